@@ -1,0 +1,194 @@
+// Package routing is the decision core: one pure state machine per model that
+// decides which replica serves which request. It does no I/O, reads no clock
+// and draws no random number of its own; time comes with each call, and the
+// same calls in the same order give the same choices. The gateway drives it
+// with real requests in real time, the simulator with modelled engines in
+// virtual time.
+//
+// It knows nothing of HTTP, of engines or of how a conversation is recognised:
+// it sees keys, replicas and numbers. It is not safe for concurrent use; its
+// driver serialises the calls.
+package routing
+
+import "time"
+
+// RequestID names one request between Arrive and Finish. The driver picks it;
+// it must not be in use.
+type RequestID uint64
+
+// Key names a conversation. The zero Key stands for none.
+type Key [16]byte
+
+// None is the index that stands for "no replica", "no home" or "no pin".
+const None = -1
+
+// Replica is one full copy of the model as the core sees it. Its index is its
+// place in the slice given to New and never changes.
+type Replica struct {
+	// Server numbers the engine process that runs the replica. The ranks of one
+	// server are one failure domain and share one URL.
+	Server int
+}
+
+// Request is what a driver knows when a request is complete at the gateway.
+type Request struct {
+	ID RequestID
+	// Key is the conversation, or zero for a request that makes none (title,
+	// count_tokens, embedding); such a request is placed by load and binds
+	// nothing.
+	Key Key
+	// Parent is the conversation that started this one as a sub-agent, or zero.
+	// Its home is preferred at placement while it has room.
+	Parent Key
+	// Extends is a known conversation whose history this new one continues
+	// (fork, resume under another id), or zero. Its home is preferred at
+	// placement, before Parent's, while it has room.
+	Extends Key
+	// Pin is the replica that the client asked for, or None.
+	Pin int
+	// Blind lists by server index where the engine ignores the rank header on
+	// this request's route; nil means nowhere. On a blind server with several
+	// replicas the engine's own balancer picks, and the reason is Engine.
+	Blind []bool
+	// Tokens estimates the prompt, in tokens; 0 means unknown.
+	Tokens int64
+}
+
+// Reason says why a request went where it went. The list is closed; the names
+// are in the X-Warden-Decision header, the metrics and the API.
+type Reason string
+
+const (
+	Placed  Reason = "placed"  // a new conversation was given a home
+	Stayed  Reason = "stayed"  // the request went to its conversation's home
+	Spilled Reason = "spilled" // the home was full, another replica took it; the home is unchanged
+	Moved   Reason = "moved"   // the conversation was given another home
+	Pinned  Reason = "pinned"  // the client named the replica
+	Unbound Reason = "unbound" // the request belongs to no conversation
+	Off     Reason = "off"     // the policy leaves the choice to the engine's balancer
+	Engine  Reason = "engine"  // the engine ignores the rank header on this route and chose itself
+)
+
+// Why explains a move, a spill or a refusal.
+type Why string
+
+const (
+	HomeFull      Why = "home full"
+	HomeDown      Why = "home down"
+	HomeDraining  Why = "home draining"
+	HomeStuck     Why = "home stuck"
+	Failed        Why = "attempt failed" // the replica refused or reset before the first byte
+	ByOperator    Why = "operator"       // moved through the admin API
+	NoReplica     Why = "no replica"     // none is up
+	PinDown       Why = "pinned replica is down"
+	NoSuchReplica Why = "no such replica" // a pin out of range
+)
+
+// Candidate is one replica as it was compared: the numbers of the receipt.
+type Candidate struct {
+	Replica           int
+	InFlight          int
+	KVUsed            float64 // 0..1, NaN when not known
+	LiveConversations int
+	LiveTokens        int64 // context of the live conversations
+}
+
+// Decision is a choice with its receipt.
+type Decision struct {
+	// Replica is the index, or None when the engine's balancer picks among the
+	// ranks of Server.
+	Replica int
+	Server  int
+	Reason  Reason
+	Why     Why // for Spilled and Moved
+	// Home is the conversation's home after the decision, From the one before
+	// it; None where there is none.
+	Home, From int
+	// Cold is set when the home's engine restarted since the conversation's last
+	// turn there, so its cache is known to be gone.
+	Cold bool
+	// Candidates are the replicas that were compared, in index order; empty when
+	// nothing was (stayed, pinned).
+	Candidates []Candidate
+}
+
+// ActionKind says what the driver must do.
+type ActionKind uint8
+
+const (
+	Dispatch ActionKind = iota // send the request as Decision says
+	Hold                       // keep the request; a later action follows
+	Refuse                     // answer the client with an error
+)
+
+// Action is an order of the core to its driver.
+type Action struct {
+	Kind     ActionKind
+	ID       RequestID
+	Decision Decision // Dispatch
+	Position int      // Hold: place in the queue, from 1
+	Why      Why      // Refuse
+	// RetryAfter is when a refused client should come back; 0 means not said.
+	RetryAfter time.Duration
+}
+
+// Outcome is how a request ended.
+type Outcome struct {
+	// OK is set when the answer was complete. A request that failed or was
+	// cancelled leaves the conversation's context as it was.
+	OK bool
+	// Prompt, Cached and Completion are the engine's own counts in tokens; Known
+	// and CachedKnown say whether it gave them.
+	Prompt, Cached, Completion int64
+	Known, CachedKnown         bool
+}
+
+// State is what a replica may be given.
+type State uint8
+
+const (
+	Unknown  State = iota // not heard from yet; used only when nothing is Ready
+	Ready                 // takes everything
+	Draining              // keeps open requests, takes no new conversation; its conversations move at their next turn
+	Stuck                 // answers but makes no progress: no new conversation
+	Down                  // takes nothing
+)
+
+// String returns the state's name as it stands in the API and on the pages.
+func (s State) String() string {
+	return [...]string{"unknown", "ready", "draining", "stuck", "down"}[s]
+}
+
+// Load is one scrape of a replica.
+type Load struct {
+	Running, Waiting int
+	KVUsed           float64 // 0..1
+	Capacity         int64   // KV tokens of this replica, 0 when not known
+	Epoch            int     // life of the engine process, from 1; a rise makes the replica's conversations cold
+	// Stale is set when the last scrape failed: the numbers are old and must not
+	// decide anything.
+	Stale bool
+}
+
+// Router decides, for one model, which replica serves which request and when.
+type Router interface {
+	// Arrive takes a request that is complete at the gateway. The choice and
+	// the in-flight count are one step.
+	Arrive(now time.Time, r Request) []Action
+	// FirstByte says that a request's answer began.
+	FirstByte(now time.Time, id RequestID)
+	// Retry says that a dispatched request's attempt failed before its first
+	// byte. The core releases it there and chooses a replica in a failure domain
+	// that this request has not tried, or refuses. The request counts once, by
+	// its last decision.
+	Retry(now time.Time, id RequestID) []Action
+	// Finish ends a request, exactly once on every path. An unknown id is
+	// ignored.
+	Finish(now time.Time, id RequestID, o Outcome) []Action
+	// Observe takes a scrape of a replica.
+	Observe(now time.Time, replica int, l Load)
+	// SetState changes what a replica may be given.
+	SetState(now time.Time, replica int, s State) []Action
+	// Tick lets time pass: expiry of idle conversations, holds and credits.
+	Tick(now time.Time) []Action
+}
