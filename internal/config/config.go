@@ -1,0 +1,180 @@
+// Package config is the configuration of a gateway: its types, its defaults,
+// the reading of a YAML file and the checks. Messages name the file, the line
+// and the column, show the line itself, and say what is allowed. The package
+// knows no policy, opens no socket and starts nothing; a Config made from flags
+// goes through the same checks as one made from a file.
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// DefaultAlias is the alias that the only model of a gateway has unless its own
+// aliases say otherwise: Claude Code asks for several model names of its own.
+const DefaultAlias = "claude-*"
+
+// Config is all that a gateway is told. Default gives one to start from.
+type Config struct {
+	// Listen is the address for clients, HOST:PORT.
+	Listen string `yaml:"listen"`
+	Admin  Admin  `yaml:"admin"`
+	// Data is the folder of the history and the conversation table; MemoryOnly
+	// keeps nothing.
+	Data    string  `yaml:"data"`
+	Models  []Model `yaml:"models"`
+	Session Session `yaml:"session"`
+	Limits  Limits  `yaml:"limits"`
+	// ScrapeInterval is how often each engine's metrics are read.
+	ScrapeInterval Duration `yaml:"scrape_interval"`
+	Timeouts       Timeouts `yaml:"timeouts"`
+	Log            Log      `yaml:"log"`
+	// StopTimeout is how long open answers may go on when the gateway stops.
+	StopTimeout Duration `yaml:"stop_timeout"`
+
+	source source
+}
+
+// MemoryOnly is the value of Config.Data that keeps nothing on disk.
+const MemoryOnly = ":memory:"
+
+// Admin is the listener of the console, the admin API and the metrics.
+type Admin struct {
+	// Listen is its address, HOST:PORT.
+	Listen string `yaml:"listen"`
+	// Open allows an address that is not on loopback although nobody logs in.
+	Open bool `yaml:"open"`
+	// Hosts are further host names by which a browser on the same machine may ask
+	// for the console, as behind a reverse proxy.
+	Hosts []string `yaml:"hosts,omitempty"`
+}
+
+// Model is one model and its engines.
+type Model struct {
+	// Name is what clients ask for; empty means the first name that the engine
+	// serves.
+	Name string `yaml:"name"`
+	// ServedName is the engine's own name for it; empty means that the engine is
+	// asked.
+	ServedName string `yaml:"served_name,omitempty"`
+	// Aliases are further names, with * as in claude-*.
+	Aliases []string `yaml:"aliases,omitempty"`
+	Policy  string   `yaml:"policy"`
+	// SpillThreshold is how many requests a home may have in flight before one
+	// leaves it.
+	SpillThreshold SpillThreshold `yaml:"spill_threshold"`
+	Engines        []Engine       `yaml:"engines"`
+	// LiveFor is how long after its last request a conversation counts as live.
+	LiveFor Duration `yaml:"live_for"`
+	// IdleFor is how long an idle conversation keeps its home; by default
+	// session.idle_for.
+	IdleFor Duration `yaml:"idle_for"`
+}
+
+// Engine is one server of a model.
+type Engine struct {
+	URL URL `yaml:"url"`
+	// Ranks is how many replicas stand behind the URL; 0 means that the engine is
+	// asked.
+	Ranks int `yaml:"ranks,omitempty"`
+	// APIKey is sent to the engine as a bearer token.
+	APIKey Secret `yaml:"api_key,omitempty"`
+}
+
+// Session is how conversations are recognised and how long they are known.
+type Session struct {
+	// Headers are request headers that carry a session id, looked at in order,
+	// after the gateway's own and before those of known clients.
+	Headers []string `yaml:"headers,omitempty"`
+	// IdleFor is how long an idle conversation is remembered.
+	IdleFor Duration `yaml:"idle_for"`
+	// MaxConversations bounds the table; the one idle longest leaves first.
+	MaxConversations int `yaml:"max_conversations"`
+}
+
+// Limits bound what a client may send.
+type Limits struct {
+	// Body is the largest request body.
+	Body ByteSize `yaml:"body"`
+}
+
+// Timeouts bound what an engine may take.
+type Timeouts struct {
+	// Connect is the time to open a connection.
+	Connect Duration `yaml:"connect"`
+	// FirstByte is the time from the request to the first byte of its answer. An
+	// overloaded engine queues for minutes, and an answer that does not stream is
+	// generated whole before its first byte.
+	FirstByte Duration `yaml:"first_byte"`
+	// StreamIdle is the longest silence within a started stream.
+	StreamIdle Duration `yaml:"stream_idle"`
+	// EngineIdle is how long a connection to an engine is kept for reuse. It must
+	// be shorter than the engine's own limit: 5 s for vLLM.
+	EngineIdle Duration `yaml:"engine_idle"`
+}
+
+// Log is the process log on standard error.
+type Log struct {
+	Level  string `yaml:"level"`  // one of logLevels
+	Format string `yaml:"format"` // one of logFormats
+}
+
+var (
+	logLevels  = []string{"debug", "info", "warn", "error"}
+	logFormats = []string{"text", "json"}
+)
+
+// Default is the configuration without models. Every default value stands here
+// or in Model.fill.
+func Default() *Config {
+	return &Config{
+		Listen:         "127.0.0.1:8100",
+		Admin:          Admin{Listen: "127.0.0.1:8101"},
+		Data:           stateFolder(),
+		Session:        Session{IdleFor: Duration(time.Hour), MaxConversations: 1_000_000},
+		Limits:         Limits{Body: 64 << 20},
+		ScrapeInterval: Duration(time.Second),
+		Timeouts: Timeouts{
+			Connect:    Duration(5 * time.Second),
+			FirstByte:  Duration(30 * time.Minute),
+			StreamIdle: Duration(10 * time.Minute),
+			EngineIdle: Duration(4 * time.Second),
+		},
+		Log:         Log{Level: "info", Format: "text"},
+		StopTimeout: Duration(30 * time.Second),
+	}
+}
+
+// Fill gives every model the default of each field that is not set. Parse does
+// so itself; a Config whose models come from flags needs the call.
+func (c *Config) Fill() {
+	for i := range c.Models {
+		c.Models[i].fill(c.Session)
+	}
+}
+
+func (m *Model) fill(s Session) {
+	if m.Policy == "" {
+		m.Policy = "affinity"
+	}
+	if m.LiveFor == 0 {
+		m.LiveFor = Duration(10 * time.Minute)
+	}
+	if m.IdleFor == 0 {
+		m.IdleFor = s.IdleFor
+	}
+}
+
+// stateFolder is the user's folder for state by the XDG convention, or
+// MemoryOnly for a user without a home.
+func stateFolder() string {
+	if d := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(d) {
+		return filepath.Join(d, "lmwarden")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return MemoryOnly
+	}
+	return filepath.Join(home, ".local", "state", "lmwarden")
+}

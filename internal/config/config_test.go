@@ -1,0 +1,449 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var policies = []string{"off", "round-robin", "least-inflight", "session-hash", "affinity"}
+
+const full = `listen: 0.0.0.0:8100
+admin:
+  listen: 127.0.0.1:9000
+  open: false
+  hosts: [warden.lan]
+data: ":memory:"
+models:
+  - name: qwen3-4b-dp4
+    served_name: Qwen/Qwen3-4B-Instruct-2507
+    aliases: ["claude-*", qwen]
+    policy: session-hash
+    spill_threshold: 12
+    live_for: 5m
+    engines:
+      - url: http://127.0.0.1:8000/
+        ranks: 4
+        api_key: env:WARDEN_TEST_KEY
+      - url: https://gpu-2:8443/vllm
+  - name: 7
+    engines: [{url: "http://[::1]:8001"}]
+session: {headers: [X-My-Session], idle_for: 2h, max_conversations: 1000}
+limits: {body: 8MiB}
+scrape_interval: 500ms
+timeouts:
+  connect: 2s
+log:
+  level: debug
+  format: json
+stop_timeout: 1m30s
+`
+
+func parseURL(t *testing.T, s string) URL {
+	t.Helper()
+	var u URL
+	if err := u.UnmarshalText([]byte(s)); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// sameConfig compares what a Config says, not where it was read.
+var sameConfig = cmp.Options{
+	cmpopts.IgnoreUnexported(Config{}),
+	cmpopts.EquateEmpty(),
+	cmp.AllowUnexported(URL{}, Secret{}),
+}
+
+func TestParseReadsEveryKeyOverTheDefaults(t *testing.T) {
+	got, err := Parse("w.yaml", []byte(full))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Listen = "0.0.0.0:8100"
+	want.Admin = Admin{Listen: "127.0.0.1:9000", Hosts: []string{"warden.lan"}}
+	want.Data = MemoryOnly
+	want.Models = []Model{{
+		Name: "qwen3-4b-dp4", ServedName: "Qwen/Qwen3-4B-Instruct-2507", Aliases: []string{"claude-*", "qwen"},
+		Policy: "session-hash", SpillThreshold: 12, LiveFor: Duration(5 * time.Minute), IdleFor: Duration(2 * time.Hour),
+		Engines: []Engine{
+			{URL: parseURL(t, "http://127.0.0.1:8000"), Ranks: 4, APIKey: NewSecret("env:WARDEN_TEST_KEY")},
+			{URL: parseURL(t, "https://gpu-2:8443/vllm")},
+		},
+	}, {
+		Name: "7", Policy: "affinity", LiveFor: Duration(10 * time.Minute), IdleFor: Duration(2 * time.Hour),
+		Engines: []Engine{{URL: parseURL(t, "http://[::1]:8001")}},
+	}}
+	want.Session = Session{Headers: []string{"X-My-Session"}, IdleFor: Duration(2 * time.Hour), MaxConversations: 1000}
+	want.Limits.Body = 8 << 20
+	want.ScrapeInterval = Duration(500 * time.Millisecond)
+	want.Timeouts.Connect = Duration(2 * time.Second)
+	want.Log = Log{Level: "debug", Format: "json"}
+	want.StopTimeout = Duration(90 * time.Second)
+	if diff := cmp.Diff(want, got, sameConfig); diff != "" {
+		t.Error(diff)
+	}
+	t.Setenv("WARDEN_TEST_KEY", "sk-1")
+	if err := got.Validate(policies); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPrintedConfigurationReadsBackTheSame(t *testing.T) {
+	text := strings.ReplaceAll(full, "        api_key: env:WARDEN_TEST_KEY\n", "")
+	for _, in := range []string{text, "models: [{name: a, engines: [{url: http://a}]}]", ""} {
+		c, err := Parse("w.yaml", []byte(in))
+		if err != nil {
+			t.Fatal(err)
+		}
+		printed, err := c.Print()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Parse("printed", printed)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, printed)
+		}
+		if diff := cmp.Diff(c, again, sameConfig); diff != "" {
+			t.Errorf("%s\n%s", diff, printed)
+		}
+	}
+}
+
+func TestSecretsAreNeverShown(t *testing.T) {
+	const secret = "sk-very-secret"
+	c, err := Parse("w.yaml", []byte("models: [{engines: [{url: http://a, api_key: "+secret+"}]}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed, err := c.Print()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := c.Models[0].Engines[0].APIKey
+	for what, shown := range map[string]string{
+		"print": string(printed), "%v": fmt.Sprintf("%v", c.Models), "%+v": fmt.Sprintf("%+v", c.Models),
+		"%#v": fmt.Sprintf("%#v", key), "log": key.LogValue().String(),
+	} {
+		if strings.Contains(shown, secret) {
+			t.Errorf("%s shows the secret: %s", what, shown)
+		}
+	}
+	if !strings.Contains(string(printed), Mask) {
+		t.Errorf("no mask in\n%s", printed)
+	}
+	if got, err := key.Reveal(); got != secret || err != nil {
+		t.Errorf("Reveal() = %q, %v", got, err)
+	}
+	for _, text := range []string{
+		"models:\n  - engines:\n      - {url: http://a, api_key: " + secret + ", x: 1}\n",
+		"models:\n  - engines:\n      - url: http://a\n        api_key: \"" + secret + "\n",
+		"models:\n  - engines:\n      - url: http://a\n        api_key: \"" + secret + "\\n\"\n",
+		"models:\n  - engines:\n      - url: http://a\n        api_key:\n          " + secret + ": 1\n",
+		"models:\n  - engines:\n      - url: http://me:" + secret + "@a\n",
+	} {
+		c, err := Parse("w.yaml", []byte(text))
+		if err == nil {
+			err = c.Validate(policies)
+		}
+		if err == nil {
+			t.Errorf("accepted:\n%s", text)
+		} else if strings.Contains(err.Error(), secret) {
+			t.Errorf("the message shows the secret: %v", err)
+		}
+	}
+}
+
+func TestSecretReferences(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "key")
+	if err := os.WriteFile(file, []byte("sk-file\nsecond line\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("WARDEN_TEST_KEY", "sk-env")
+	for _, c := range []struct{ ref, want, err string }{
+		{"plain", "plain", ""},
+		{"env:WARDEN_TEST_KEY", "sk-env", ""},
+		{"env:WARDEN_TEST_NONE", "", "environment variable WARDEN_TEST_NONE is not set"},
+		{"file:" + file, "sk-file", ""},
+		{"file:" + empty, "", "has an empty first line"},
+		{"file:" + file + "x", "", "no such file"},
+		{"a\rb", "", "control character"},
+	} {
+		got, err := NewSecret(c.ref).Reveal()
+		if got != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%q: %q, %v; want %q, %q", c.ref, got, err, c.want, c.err)
+		}
+	}
+}
+
+// TestMessages has the text as a person sees it.
+func TestMessages(t *testing.T) {
+	const engine = "engines: [{url: http://127.0.0.1:8000}]"
+	for _, c := range []struct{ name, in, want string }{
+		{"typo in a key", `
+models:
+  - name: a
+    polcy: affinity
+    ` + engine, `
+w.yaml:4:5: models[0]: unknown key "polcy"; did you mean "policy"? allowed: name, served_name, aliases, policy, spill_threshold, engines, live_for, idle_for
+    4 |     polcy: affinity
+      |     ^`},
+		{"unknown key at the top", "modells: []", `
+w.yaml:1:1: unknown key "modells"; did you mean "models"? allowed: listen, admin, data, models, session, limits, scrape_interval, timeouts, log, stop_timeout
+    1 | modells: []
+      | ^`},
+		{"wrong types, all at once", `
+listen: [a]
+admin: yes
+models: {name: a}
+session: {max_conversations: many}
+admin2: 1`, `
+w.yaml:2:9: listen: a list stands where text belongs
+    2 | listen: [a]
+      |         ^
+w.yaml:3:8: admin: the text "yes" stands where keys belong: listen, open, hosts
+    3 | admin: yes
+      |        ^
+w.yaml:4:9: models: keys stand where a list belongs; begin each entry with "- " on a line of its own
+    4 | models: {name: a}
+      |         ^
+w.yaml:5:30: session.max_conversations: the text "many" stands where a whole number belongs
+    5 | session: {max_conversations: many}
+      |                              ^
+w.yaml:6:1: unknown key "admin2"; did you mean "admin"? allowed: listen, admin, data, models, session, limits, scrape_interval, timeouts, log, stop_timeout
+    6 | admin2: 1
+      | ^`},
+		{"bad duration", "scrape_interval: 5", `
+w.yaml:1:18: scrape_interval: "5" is not a duration; write a number above 0 with its unit: 500ms, 30s, 10m, 1h30m
+    1 | scrape_interval: 5
+      |                  ^`},
+		{"bad size", "limits:\n  body: 64MB", `
+w.yaml:2:9: limits.body: "64MB" is not a size; write a whole number above 0 with its unit: B, KiB, MiB or GiB, as in 64MiB
+    2 |   body: 64MB
+      |         ^`},
+		{"bad threshold", "models: [{spill_threshold: 0, " + engine + "}]", `
+w.yaml:1:28: models[0].spill_threshold: "0" is not a spill threshold; write auto or a whole number from 1
+    1 | models: [{spill_threshold: 0, engines: [{url: http://127.0.0.1:8000}]}]
+      |                            ^`},
+		{"URL with the API's path", "models: [{engines: [{url: http://a:8000/v1/}]}]", `
+w.yaml:1:27: models[0].engines[0].url: "http://a:8000/v1/" names the API; write the engine's base address without /v1
+    1 | models: [{engines: [{url: http://a:8000/v1/}]}]
+      |                           ^`},
+		{"tab", "log:\n\tlevel: info", `
+w.yaml:2:1: a tab cannot indent; write spaces
+    2 | 	level: info
+      | ^`},
+		{"repeated key", "data: a\ndata: b", `
+w.yaml:2:1: the key "data" stands here a second time; the first is in line 1
+    2 | data: b
+      | ^`},
+		{"second document", "data: a\n---\ndata: b", `
+w.yaml:3:1: the file has a second document; write one
+    3 | data: b
+      | ^`},
+		{"anchor", "data: &a x\nlisten: *a", `
+w.yaml:1:7: data: anchors and aliases of YAML are not read here; write the value itself, in quotes if it begins with & or *
+    1 | data: &a x
+      |       ^
+w.yaml:2:9: listen: anchors and aliases of YAML are not read here; write the value itself, in quotes if it begins with & or *
+    2 | listen: *a
+      |         ^`},
+		{"not UTF-8", "data: \xff", `
+w.yaml:1:1: the line is not UTF-8
+    1 | data: ` + "\uFFFD" + `
+      | ^`},
+		{"no model", "data: a", `
+w.yaml: models: no model; at least one is needed, as in
+  models:
+    - engines:
+        - url: http://127.0.0.1:8000`},
+		{"no engine", "models:\n  - name: a\n  - name: b\n    engines: []", `
+w.yaml:2:5: models[0].engines: no engine; at least one is needed, as in
+  engines:
+    - url: http://127.0.0.1:8000
+    2 |   - name: a
+      |     ^
+w.yaml:4:14: models[1].engines: no engine; at least one is needed, as in
+  engines:
+    - url: http://127.0.0.1:8000
+    4 |     engines: []
+      |              ^`},
+		{"several values, all at once", `
+listen: 8100
+log: {level: loud}
+models:
+  - name: a
+    aliases: [claude-*, claude-*]
+    policy: afinity
+    engines:
+      - url: http://h:1
+      - url: http://h:1/
+        ranks: 5000
+  - name: a
+    aliases: [b]
+    ` + engine + `
+  - aliases: [b, ""]
+    ` + engine + `
+session: {headers: ["X A"], max_conversations: 0}`, `
+w.yaml:2:9: listen: "8100" is not an address; write HOST:PORT with a port from 0 to 65535, as in 127.0.0.1:8100
+    2 | listen: 8100
+      |         ^
+w.yaml:3:14: log.level: unknown level "loud"; allowed: debug, info, warn, error
+    3 | log: {level: loud}
+      |              ^
+w.yaml:6:25: models[0].aliases[1]: the alias "claude-*" is already models[0].aliases[0]; names and aliases must differ
+    6 |     aliases: [claude-*, claude-*]
+      |                         ^
+w.yaml:7:13: models[0].policy: unknown policy "afinity"; did you mean "affinity"? allowed: off, round-robin, least-inflight, session-hash, affinity
+    7 |     policy: afinity
+      |             ^
+w.yaml:10:14: models[0].engines[1].url: http://h:1 is already models[0].engines[0].url; one server behind one URL is one engine, its replicas are its ranks
+   10 |       - url: http://h:1/
+      |              ^
+w.yaml:11:16: models[0].engines[1].ranks: 5000 ranks; allowed are 1 to 1024, or leave it out to ask the engine
+   11 |         ranks: 5000
+      |                ^
+w.yaml:12:11: models[1].name: the name "a" is already models[0].name; names and aliases must differ
+   12 |   - name: a
+      |           ^
+w.yaml:15:5: models[2].name: no name; with several models each needs one
+   15 |   - aliases: [b, ""]
+      |     ^
+w.yaml:15:15: models[2].aliases[0]: the alias "b" is already models[1].aliases[0]; names and aliases must differ
+   15 |   - aliases: [b, ""]
+      |               ^
+w.yaml:15:18: models[2].aliases[1]: the alias is empty
+   15 |   - aliases: [b, ""]
+      |                  ^
+w.yaml:17:21: session.headers[0]: "X A" is not the name of a header; allowed are letters, digits and -
+   17 | session: {headers: ["X A"], max_conversations: 0}
+      |                     ^
+w.yaml:17:48: session.max_conversations: 0 conversations; at least 1 must be known
+   17 | session: {headers: ["X A"], max_conversations: 0}
+      |                                                ^`},
+		{"open admin listener", "admin:\n  listen: 0.0.0.0:8101\nmodels: [{" + engine + "}]", `
+w.yaml:2:11: admin.listen: "0.0.0.0:8101" can be reached from other machines and nobody has to log in there; listen on 127.0.0.1, or set admin.open: true if the network keeps strangers out
+    2 |   listen: 0.0.0.0:8101
+      |           ^`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg, err := Parse("w.yaml", []byte(c.in))
+			if err == nil {
+				err = cfg.Validate(policies)
+			}
+			got := "no error"
+			if err != nil {
+				got = err.Error()
+			}
+			if diff := cmp.Diff(strings.TrimPrefix(c.want, "\n"), got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestValidateConfigFromFlags(t *testing.T) {
+	c := Default()
+	c.Models = []Model{{Engines: []Engine{{URL: parseURL(t, "http://127.0.0.1:8000")}}}}
+	c.Fill()
+	if err := c.Validate(policies); err != nil {
+		t.Error(err)
+	}
+	c.Models[0].Policy = "bogus"
+	want := `models[0].policy: unknown policy "bogus"; allowed: off, round-robin, least-inflight, session-hash, affinity`
+	if err := c.Validate(policies); err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+func TestAdminListener(t *testing.T) {
+	for _, c := range []struct {
+		listen string
+		open   bool
+		ok     bool
+	}{
+		{"127.0.0.1:8101", false, true}, {"127.9.9.9:1", false, true}, {"[::1]:8101", false, true}, {"localhost:0", false, true},
+		{":8101", false, false}, {"0.0.0.0:8101", false, false}, {"[::]:8101", false, false}, {"10.0.0.1:8101", false, false},
+		{"gpu-box:8101", false, false}, {"0.0.0.0:8101", true, true}, {"127.0.0.1:8100", false, false}, {"127.0.0.1", false, false},
+	} {
+		cfg := Default()
+		cfg.Models = []Model{{Engines: []Engine{{URL: parseURL(t, "http://a")}}}}
+		cfg.Fill()
+		cfg.Admin = Admin{Listen: c.listen, Open: c.open}
+		if err := cfg.Validate(policies); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+func TestLoadNamesAMissingFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "none.yaml")
+	_, err := Load(path)
+	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), path) {
+		t.Error(err)
+	}
+}
+
+func TestValuesAsText(t *testing.T) {
+	for in, want := range map[string]string{"600s": "10m", "90m": "1h30m", "1h": "1h", "1500ms": "1.5s", "61s": "1m1s"} {
+		var d Duration
+		if err := d.UnmarshalText([]byte(in)); err != nil || d.String() != want {
+			t.Errorf("%s: %s, %v; want %s", in, d, err, want)
+		}
+	}
+	for in, want := range map[string]string{"1024KiB": "1MiB", "1500B": "1500B", "3GiB": "3GiB", "64 MiB": "64MiB"} {
+		var b ByteSize
+		if err := b.UnmarshalText([]byte(in)); err != nil || b.String() != want {
+			t.Errorf("%s: %s, %v; want %s", in, b, err, want)
+		}
+	}
+	for _, in := range []string{"", "8GB", "0B", "-1MiB", "99999999999GiB", "1.5MiB", "MiB"} {
+		var b ByteSize
+		if err := b.UnmarshalText([]byte(in)); err == nil {
+			t.Errorf("size %q accepted as %d", in, b)
+		}
+	}
+	for _, in := range []string{"", "gpu:8000", "ftp://a", "http://", "http://a?x=1", "http://a#f", "http://a:0", "http://a:99999", "http://u:p@a", "http://a/v1", "http://a b"} {
+		var u URL
+		if err := u.UnmarshalText([]byte(in)); err == nil {
+			t.Errorf("URL %q accepted as %s", in, u)
+		}
+	}
+}
+
+// FuzzParse looks for panics and for configurations that do not survive being
+// printed and read again.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(full))
+	f.Add([]byte("models:\n  - name: *a\n"))
+	f.Add([]byte("a: &a [*a]"))
+	f.Add([]byte("? {a: b}\n: c\n- d"))
+	f.Add([]byte("limits: {body: |\n  64MiB\n}"))
+	f.Add([]byte("\xef\xbb\xbflisten: \"\\ud800\"\n...\n%YAML 1.1"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := Parse("f.yaml", text)
+		if err != nil {
+			if err.Error() == "" {
+				t.Error("an error without words")
+			}
+			return
+		}
+		_ = c.Validate(policies)
+		if _, err := c.Print(); err != nil {
+			t.Error(err)
+		}
+	})
+}

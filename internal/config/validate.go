@@ -1,0 +1,175 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxRanks is far above what one server can have; more is a slip of the finger.
+const maxRanks = 1024
+
+// Validate reports everything that is wrong with the values, as a Problems.
+// policies are the names that the routing core knows.
+func (c *Config) Validate(policies []string) error {
+	v := validator{config: c}
+	v.listeners()
+	v.general()
+	v.models(policies)
+	return v.problems.err()
+}
+
+// Loopback says whether an address HOST:PORT can be reached from this machine
+// only.
+func Loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+type validator struct {
+	config   *Config
+	problems Problems
+}
+
+func (v *validator) report(path, format string, args ...any) {
+	s := &v.config.source
+	v.problems = append(v.problems, s.problem(s.find(path), path, format, args...))
+}
+
+func (v *validator) listeners() {
+	c := v.config
+	clients, clientsOK := v.address("listen", c.Listen)
+	admin, adminOK := v.address("admin.listen", c.Admin.Listen)
+	if clientsOK && adminOK && clients == admin && c.Listen == c.Admin.Listen && clients != 0 {
+		v.report("admin.listen", "%q is the clients' address; the console needs one of its own", c.Admin.Listen)
+	}
+	if adminOK && !Loopback(c.Admin.Listen) && !c.Admin.Open {
+		v.report("admin.listen", "%q can be reached from other machines and nobody has to log in there; "+
+			"listen on 127.0.0.1, or set admin.open: true if the network keeps strangers out", c.Admin.Listen)
+	}
+	for i, h := range c.Admin.Hosts {
+		if h == "" || strings.ContainsAny(h, "/:* \t") {
+			v.report(fmt.Sprintf("admin.hosts[%d]", i), "%q is not a host name; write it without scheme and port", h)
+		}
+	}
+}
+
+// address checks HOST:PORT and tells the port.
+func (v *validator) address(path, address string) (port int, ok bool) {
+	host, text, err := net.SplitHostPort(address)
+	if err == nil && !strings.ContainsAny(host, "/ \t") {
+		if n, err := strconv.ParseUint(text, 10, 16); err == nil {
+			return int(n), true
+		}
+	}
+	v.report(path, "%q is not an address; write HOST:PORT with a port from 0 to 65535, as in 127.0.0.1:8100", address)
+	return 0, false
+}
+
+func (v *validator) general() {
+	c := v.config
+	if c.Data == "" {
+		v.report("data", "no folder; write a path, or %q to keep nothing", MemoryOnly)
+	}
+	for i, h := range c.Session.Headers {
+		if !isHeaderName(h) {
+			v.report(fmt.Sprintf("session.headers[%d]", i), "%q is not the name of a header; allowed are letters, digits and -", h)
+		}
+	}
+	if c.Session.MaxConversations < 1 {
+		v.report("session.max_conversations", "%d conversations; at least 1 must be known", c.Session.MaxConversations)
+	}
+	v.word("log.level", "level", c.Log.Level, logLevels)
+	v.word("log.format", "format", c.Log.Format, logFormats)
+}
+
+func (v *validator) word(path, what, word string, allowed []string) {
+	if !slices.Contains(allowed, word) {
+		v.report(path, "unknown %s %q; %s", what, word, oneOf(word, allowed))
+	}
+}
+
+func (v *validator) models(policies []string) {
+	c := v.config
+	if len(c.Models) == 0 {
+		v.report("models", "no model; at least one is needed, as in\n  models:\n    - engines:\n        - url: http://127.0.0.1:8000")
+	}
+	owner := map[string]string{} // who has a name, by path
+	claim := func(path, kind, name string) {
+		if first, taken := owner[name]; taken {
+			v.report(path, "the %s %q is already %s; names and aliases must differ", kind, name, first)
+			return
+		}
+		owner[name] = path
+	}
+	for i, m := range c.Models {
+		path := fmt.Sprintf("models[%d]", i)
+		switch {
+		case m.Name != "":
+			claim(path+".name", "name", m.Name)
+		case len(c.Models) > 1:
+			v.report(path+".name", "no name; with several models each needs one")
+		}
+	}
+	for i, m := range c.Models {
+		path := fmt.Sprintf("models[%d]", i)
+		for j, a := range m.Aliases {
+			at := fmt.Sprintf("%s.aliases[%d]", path, j)
+			if a == "" {
+				v.report(at, "the alias is empty")
+				continue
+			}
+			claim(at, "alias", a)
+		}
+		v.word(path+".policy", "policy", m.Policy, policies)
+		if m.SpillThreshold < 0 {
+			v.report(path+".spill_threshold", "%d is not a spill threshold; write auto or a whole number from 1", int(m.SpillThreshold))
+		}
+		v.engines(path, m.Engines)
+	}
+}
+
+func (v *validator) engines(path string, engines []Engine) {
+	if len(engines) == 0 {
+		v.report(path+".engines", "no engine; at least one is needed, as in\n  engines:\n    - url: http://127.0.0.1:8000")
+	}
+	first := map[string]string{}
+	for i, e := range engines {
+		at := fmt.Sprintf("%s.engines[%d]", path, i)
+		url := e.URL.String()
+		if e.URL.IsZero() {
+			v.report(at+".url", "no address; write it, as in url: http://127.0.0.1:8000")
+		} else if other, twice := first[url]; twice {
+			v.report(at+".url", "%s is already %s; one server behind one URL is one engine, its replicas are its ranks", url, other)
+		} else {
+			first[url] = at + ".url"
+		}
+		if e.Ranks < 0 || e.Ranks > maxRanks {
+			v.report(at+".ranks", "%d ranks; allowed are 1 to %d, or leave it out to ask the engine", e.Ranks, maxRanks)
+		}
+		if !e.APIKey.IsZero() {
+			if _, err := e.APIKey.Reveal(); err != nil {
+				v.report(at+".api_key", "%s", err)
+			}
+		}
+	}
+}
+
+func isHeaderName(s string) bool {
+	for _, r := range s {
+		ok := r == '-' || r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+		if !ok {
+			return false
+		}
+	}
+	return s != ""
+}
