@@ -4,29 +4,55 @@
 // HTTP server (package server beside it) and in virtual time.
 //
 // It models when tokens come and what is cached, not what they say.
+//
+// A Rank is one engine with a cache of its own, a Balancer is the part of an API
+// server that picks a rank, and a Box joins both. A Tokenizer turns text and
+// chat messages into tokens. Nothing here is safe for concurrent use.
+//
+// One rank is driven like this, for as long as Begin says that there is work:
+//
+//	took, ok := rank.Begin() // plans a step
+//	// let took pass; Add and Abort may be called meanwhile
+//	for _, e := range rank.End() { ... } // what the step brought
 package enginesim
 
-// Token is one token: a hash of its bytes. Equal bytes are equal tokens.
+import "fmt"
+
+// Token is one token of the vocabulary; see Tokenizer for how text becomes
+// tokens. Equal bytes are equal tokens.
 type Token uint64
 
-// Sequence is one prompt and the answer that the model will give to it.
+// Reasons why an answer ended, in vLLM's words.
+const (
+	ReasonStop   = "stop"   // the answer ended by itself
+	ReasonLength = "length" // max tokens or the model's length cut it
+)
+
+// Sequence is one prompt and the answer that the model will give to it. The
+// model keeps the pointer and reads both while the sequence lives; the driver
+// must not change them.
 type Sequence struct {
-	// ID is chosen by the driver and unique per rank while the sequence lives.
+	// ID is chosen by the driver and unique per rank (per box, if there is one)
+	// while the sequence lives.
 	ID     uint64
 	Prompt []Token
 	// Output is the whole answer, known beforehand; the model emits it token by
 	// token and ends with Reason when it is used up.
 	Output []Token
-	// Reason is "stop" when the answer ends by itself, "length" when max tokens
-	// cut it.
+	// Reason is ReasonStop when the answer ends by itself, ReasonLength when max
+	// tokens cut it.
 	Reason string
 	// Salt separates caches, as vLLM's cache_salt does; empty for none.
 	Salt string
 }
 
-// Emit is what one step did to one sequence.
+// Emit is what one step did to one sequence. Steps that only computed a part of
+// a prompt emit nothing for it, except when they admitted it.
 type Emit struct {
 	ID uint64
+	// Admitted marks the step that took the sequence out of the queue for the
+	// first time: its queueing ended when that step began.
+	Admitted bool
 	// Tokens is how many tokens of Output came in this step (0 or 1).
 	Tokens int
 	// First marks the first token; Cached and Created are set with it: prompt
@@ -34,32 +60,44 @@ type Emit struct {
 	// newly filled.
 	First           bool
 	Cached, Created int
-	// Done ends the sequence; Reason is "stop", "length" or "abort".
+	// Done ends the sequence; Reason is ReasonLength when the model's length cut
+	// the answer, else the sequence's own. An aborted sequence emits nothing.
 	Done   bool
 	Reason string
+}
+
+// Load is what an engine tells the balancers of the API servers.
+type Load struct {
+	Running, Waiting int
+	KVUsed           float64 // 0..1
 }
 
 // Stats are one rank's gauges and counters since its start, as vLLM's /metrics
 // has them.
 type Stats struct {
-	Running, Waiting           int
-	KVUsed                     float64 // 0..1
+	Running, Waiting int
+	KVUsed           float64 // 0..1
+	// PromptTokens and CachedTokens move with a sequence's first token.
 	PromptTokens, CachedTokens int64
-	PrefixQueries, PrefixHits  int64
-	GenerationTokens           int64
-	Preemptions                int64
-	Finished                   map[string]int64 // by reason
-	LastStepTokens             int
+	// PrefixQueries and PrefixHits move once per sequence, at its admission; what
+	// a preempted sequence finds again is not counted.
+	PrefixQueries, PrefixHits int64
+	GenerationTokens          int64
+	Preemptions               int64
+	// Finished counts by reason. An abort by the client is not counted.
+	Finished map[string]int64
+	// LastStepTokens is vLLM's iteration_tokens of the last step: the tokens it
+	// generated, and the computed tokens of the prompts that it completed.
+	LastStepTokens int
 }
 
-// The model of one rank has this shape (type Rank, not safe for concurrent use):
-//
-//	NewRank(p Params) *Rank
-//	Add(s *Sequence) error      // refuses a prompt that can never fit
-//	Abort(id uint64) bool       // frees the sequence at the next step border
-//	Begin() (time.Duration, bool) // schedules a step and says how long it takes; false when idle
-//	End() []Emit                // the step is over: what it brought
-//	Stats() Stats
-//	Reset() bool                // empties the prefix cache; false when in use
-//
-// Between Begin and End the driver lets the duration pass (divided by its speed).
+// PromptError says that a prompt can never be served, whatever leaves the cache.
+type PromptError struct {
+	Tokens int // of the prompt
+	Limit  int // longest prompt that can be served
+}
+
+func (e *PromptError) Error() string {
+	return fmt.Sprintf("the prompt has %d tokens and the engine takes at most %d: shorten the prompt, or raise the model length and the KV tokens",
+		e.Tokens, e.Limit)
+}

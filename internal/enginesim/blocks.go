@@ -1,0 +1,183 @@
+package enginesim
+
+import (
+	"encoding/binary"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// blockID is an index into a rank's blocks. Block 0 is vLLM's reserved null
+// block: it never holds tokens and is never free.
+type blockID int32
+
+const nullBlock blockID = 0
+
+// blockHash stands for the tokens of a block and of every block before it. 64
+// bits are enough here: a collision would only make a model's hit too long.
+type blockHash uint64
+
+// block holds the KV state of BlockTokens tokens.
+type block struct {
+	refs       int32 // sequences that use it
+	hashed     bool  // full, and found under hash
+	hash       blockHash
+	twin       blockID // the next block registered under the same hash, or nullBlock
+	prev, next blockID // neighbours in the free list while refs is 0
+}
+
+// blockPool owns a rank's blocks: which are free, and which content each holds.
+//
+// The free list runs from the block to be reused next (head) to the one released
+// last (tail), and is a ring closed by the null block: its next is the head, its
+// prev the tail. Free blocks keep their content until they are taken.
+type blockPool struct {
+	blocks []block
+	free   int
+	// cached finds the first block registered under a hash; twin chains the others.
+	cached map[blockHash]blockID
+}
+
+func newBlockPool(n int) *blockPool {
+	p := &blockPool{blocks: make([]block, n), cached: make(map[blockHash]blockID)}
+	for id := range blockID(n) {
+		p.blocks[id].prev, p.blocks[id].next = id-1, id+1
+	}
+	p.blocks[nullBlock].prev = blockID(n - 1)
+	p.blocks[n-1].next = nullBlock
+	p.free = n - 1
+	return p
+}
+
+// usable is how many blocks can hold tokens.
+func (p *blockPool) usable() int { return len(p.blocks) - 1 }
+
+// used is the share of usable blocks that sequences hold, 0 to 1.
+func (p *blockPool) used() float64 { return 1 - float64(p.free)/float64(p.usable()) }
+
+// find returns the first block with this content.
+func (p *blockPool) find(h blockHash) (blockID, bool) {
+	id, ok := p.cached[h]
+	return id, ok
+}
+
+// unreferenced says whether the block is on the free list.
+func (p *blockPool) unreferenced(id blockID) bool { return p.blocks[id].refs == 0 }
+
+// touch makes one more sequence use the block and its content.
+func (p *blockPool) touch(id blockID) {
+	b := &p.blocks[id]
+	if b.refs == 0 {
+		p.unlink(id)
+	}
+	b.refs++
+}
+
+// take hands out the free block at the head, without content. There must be one.
+func (p *blockPool) take() blockID {
+	id := p.blocks[nullBlock].next
+	p.unlink(id)
+	p.forget(id)
+	p.blocks[id].refs = 1
+	return id
+}
+
+// register makes the content of a block that is now full findable. An earlier
+// block with the same content stays the one that find returns.
+func (p *blockPool) register(id blockID, h blockHash) {
+	b := &p.blocks[id]
+	b.hashed, b.hash, b.twin = true, h, nullBlock
+	first, ok := p.cached[h]
+	if !ok {
+		p.cached[h] = id
+		return
+	}
+	last := first
+	for p.blocks[last].twin != nullBlock {
+		last = p.blocks[last].twin
+	}
+	p.blocks[last].twin = id
+}
+
+// forget drops the block's content from the cache.
+func (p *blockPool) forget(id blockID) {
+	b := &p.blocks[id]
+	if !b.hashed {
+		return
+	}
+	b.hashed = false
+	first := p.cached[b.hash]
+	switch {
+	case first != id:
+		before := first
+		for p.blocks[before].twin != id {
+			before = p.blocks[before].twin
+		}
+		p.blocks[before].twin = b.twin
+	case b.twin != nullBlock:
+		p.cached[b.hash] = b.twin
+	default:
+		delete(p.cached, b.hash)
+	}
+}
+
+// release gives back one sequence's blocks, last first, so that the end of a
+// prompt is reused before its beginning. A block without content is reused at
+// once (vLLM 0.26 and later).
+func (p *blockPool) release(ids []blockID) {
+	for i := len(ids) - 1; i >= 0; i-- {
+		b := &p.blocks[ids[i]]
+		b.refs--
+		switch {
+		case b.refs > 0:
+		case b.hashed:
+			p.link(ids[i], p.blocks[nullBlock].prev)
+		default:
+			p.link(ids[i], nullBlock)
+		}
+	}
+}
+
+// reset forgets all content; it refuses while a block is used.
+func (p *blockPool) reset() bool {
+	if p.free != p.usable() {
+		return false
+	}
+	for i := range p.blocks {
+		p.blocks[i].hashed = false
+	}
+	clear(p.cached)
+	return true
+}
+
+// link puts the block into the free list behind another.
+func (p *blockPool) link(id, after blockID) {
+	before := p.blocks[after].next
+	p.blocks[id].prev, p.blocks[id].next = after, before
+	p.blocks[after].next, p.blocks[before].prev = id, id
+	p.free++
+}
+
+func (p *blockPool) unlink(id blockID) {
+	b := &p.blocks[id]
+	p.blocks[b.prev].next, p.blocks[b.next].prev = b.next, b.prev
+	p.free--
+}
+
+// hashBlock chains a block to its parent. buf is scratch space and is returned
+// for the next call.
+func hashBlock(buf []byte, parent blockHash, tokens []Token) (blockHash, []byte) {
+	buf = binary.LittleEndian.AppendUint64(buf[:0], uint64(parent))
+	for _, t := range tokens {
+		buf = binary.LittleEndian.AppendUint64(buf, uint64(t))
+	}
+	return blockHash(xxhash.Sum64(buf)), buf
+}
+
+// rootHash is the parent of a sequence's first block. Since every hash includes
+// its parent, the salt separates whole sequences.
+func rootHash(salt string) blockHash {
+	if salt == "" {
+		return 0
+	}
+	return blockHash(xxhash.Sum64String(salt))
+}
