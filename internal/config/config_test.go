@@ -389,6 +389,19 @@ func TestAdminListener(t *testing.T) {
 	}
 }
 
+// A file of brackets would otherwise take gigabytes to read.
+func TestDeepNestingIsRefused(t *testing.T) {
+	for _, unit := range []string{"[", "{a: ", "- ", "? ", "!a ", "[a,"} {
+		text := strings.Repeat(unit, maxFile/len(unit))
+		if _, err := Parse("w.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), "nested too deep") {
+			t.Errorf("%q repeated: %.200v", unit, err)
+		}
+	}
+	if _, err := Parse("w.yaml", make([]byte, maxFile+1)); err == nil || !strings.Contains(err.Error(), "at most 65536") {
+		t.Errorf("a large file: %v", err)
+	}
+}
+
 func TestLoadNamesAMissingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "none.yaml")
 	_, err := Load(path)

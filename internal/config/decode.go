@@ -13,11 +13,13 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 )
 
 // maxFile bounds a configuration file; one of this size is not a configuration.
-const maxFile = 1 << 20
+const maxFile = 64 << 10
 
 // Load reads a file. The error is a Problems when the file could be read; it
 // says nothing about what Validate checks.
@@ -107,7 +109,38 @@ func parse(text []byte) (f *ast.File, err error) {
 			err = fmt.Errorf("the file is not YAML that can be read: %v", r)
 		}
 	}()
-	return parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
+	tokens := lexer.Tokenize(string(text))
+	if deep := tooDeep(tokens); deep != nil {
+		return nil, &yaml.SyntaxError{Message: "nested too deep", Token: deep}
+	}
+	return parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+}
+
+// maxDepth bounds nesting within brackets and within one line. The parser's
+// memory grows with the square of the depth. Nesting over lines needs ever
+// deeper indents, so that maxFile bounds it.
+const maxDepth = 64
+
+// tooDeep is the first token that is nested too deep, or nil.
+func tooDeep(tokens token.Tokens) *token.Token {
+	brackets, inLine, line := 0, 0, 0
+	for _, t := range tokens {
+		if t.Position != nil && t.Position.Line != line {
+			inLine, line = 0, t.Position.Line
+		}
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			brackets++
+		case token.SequenceEndType, token.MappingEndType:
+			brackets--
+		case token.SequenceEntryType, token.MappingKeyType, token.TagType, token.AnchorType:
+			inLine++
+		}
+		if max(brackets, inLine) > maxDepth {
+			return t
+		}
+	}
+	return nil
 }
 
 // syntax describes an error of the parser.
@@ -184,7 +217,7 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 		}
 		number, err := strconv.ParseInt(strings.ReplaceAll(i.GetToken().Value, "_", ""), 10, 32)
 		if err != nil {
-			d.report(n, path, "%s is not a whole number from 0 to %d", i.GetToken().Value, 1<<31-1)
+			d.report(n, path, "%s is not a whole number up to %d", clip(i.GetToken().Value), 1<<31-1)
 			return
 		}
 		v.SetInt(number)
@@ -227,14 +260,14 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, path string) {
 		key := e.Key.GetToken().Value
 		at := place{e.Key.GetToken().Position.Line, e.Key.GetToken().Position.Column}
 		if first, twice := seen[key]; twice {
-			d.report(e, path, "the key %q stands here a second time; the first is in line %d", key, first.line)
+			d.report(e, path, "the key %q stands here a second time; the first is in line %d", clip(key), first.line)
 			continue
 		}
 		seen[key] = at
 		allowed := keys(v.Type())
 		field := slices.Index(allowed, key)
 		if field < 0 {
-			d.report(e, path, "unknown key %q; %s", key, oneOf(key, allowed))
+			d.report(e, path, "unknown key %q; %s", clip(key), oneOf(key, allowed))
 			continue
 		}
 		d.value(e.Value, v.Field(field), join(path, key))
@@ -291,9 +324,9 @@ func describe(n ast.Node) string {
 	case *ast.BoolNode:
 		return n.GetToken().Value + " (a truth value) stands"
 	case *ast.IntegerNode, *ast.FloatNode:
-		return "the number " + n.GetToken().Value + " stands"
+		return "the number " + clip(n.GetToken().Value) + " stands"
 	case *ast.StringNode:
-		return fmt.Sprintf("the text %q stands", n.Value)
+		return fmt.Sprintf("the text %q stands", clip(n.Value))
 	case *ast.LiteralNode:
 		return "a text block stands"
 	}

@@ -18,6 +18,9 @@ type Problem struct {
 	Source       string // the line itself
 }
 
+// maxShown is the longest line, in characters, that a message shows.
+const maxShown = 200
+
 // Error has the place, the message, and below them the line with a mark under
 // the column.
 func (p Problem) Error() string {
@@ -32,7 +35,7 @@ func (p Problem) Error() string {
 		fmt.Fprintf(&b, "%s: ", p.Path)
 	}
 	b.WriteString(p.Message)
-	if p.Line > 0 {
+	if p.Line > 0 && utf8.RuneCountInString(p.Source) <= maxShown {
 		number := fmt.Sprintf("%5d", p.Line)
 		fmt.Fprintf(&b, "\n%s | %s\n%s | %s^", number, p.Source, strings.Repeat(" ", len(number)), indent(p.Source, p.Column))
 	}
@@ -129,6 +132,15 @@ func (s *source) find(path string) place {
 		}
 		path = path[:i]
 	}
+}
+
+// clip shortens a text of the file for a message.
+func clip(s string) string {
+	const most = 60
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
 }
 
 // nearest is the allowed word that is most like a wrong one, or empty when none
