@@ -5,7 +5,8 @@ package engine
 
 import "time"
 
-// Info is what a URL serves, as discovered.
+// Info is what a URL serves, as discovered. The zero Info (Ranks is 0) stands
+// for a server that was not discovered yet.
 type Info struct {
 	Kind      string // "vllm", or "unknown" when only the API answers
 	Version   string // empty when not told
@@ -22,10 +23,21 @@ type Info struct {
 	HasMetrics bool
 }
 
+// Serves reports whether the engine answers to a model name.
+func (i Info) Serves(model string) bool {
+	for _, m := range i.Models {
+		if m.ID == model {
+			return true
+		}
+	}
+	return false
+}
+
 // Model is one served name.
 type Model struct {
 	ID          string
 	Root        string // the weights; equal roots are one model under several names
+	Parent      string // the model that this adapter is laid over, empty when it is none
 	MaxModelLen int64  // 0 when not told
 }
 
@@ -37,15 +49,32 @@ type Sample struct {
 	PromptTokens, CachedTokens    float64
 	PrefixQueries, PrefixHits     float64
 	GenerationTokens, Preemptions float64
-	CapacityTokens                int64
+	CapacityTokens                int64 // KV cache of this rank, 0 when not told
 }
+
+// Health is what a probe says of the server itself, whatever its metrics page
+// is like.
+type Health uint8
+
+const (
+	Silent Health = iota // no answer in time: proves it neither up nor down
+	Up                   // it answers HTTP and does not call itself dead
+	Down                 // it cannot be reached, or calls itself dead
+)
 
 // Report is what a watcher tells after each scrape.
 type Report struct {
+	// Time is when the scrape began: what the report says is not older.
 	Time time.Time
-	// Samples has one entry per rank; nil when the scrape failed.
+	// Info is the server as last discovered, zero before the first time.
+	Info   Info
+	Health Health
+	// Samples has one entry per rank, in rank order; nil when the scrape failed
+	// or the engine has no metrics page. Its length may differ from Info.Ranks
+	// for one report, when the number of ranks changed.
 	Samples []Sample
 	// Epoch counts the lives of the engine process, from 1.
 	Epoch int
-	Err   error
+	// Err says why the server could not be discovered or scraped.
+	Err error
 }

@@ -1,0 +1,111 @@
+package engine
+
+import (
+	"slices"
+	"time"
+)
+
+// rankPaths are the generation routes that read X-data-parallel-rank, with the
+// first vLLM version that does. Pooling, embeddings, scoring and audio never
+// do, nor does anything that is not a generation.
+var rankPaths = [...]struct {
+	path                string
+	major, minor, patch int
+	// assumed is what holds for an engine that does not tell its version.
+	assumed bool
+}{
+	{"/v1/chat/completions", 0, 11, 1, true},
+	{"/v1/chat/completions/batch", 0, 11, 1, true},
+	{"/v1/completions", 0, 11, 1, true},
+	{"/v1/messages", 0, 11, 1, true},
+	{"/inference/v1/generate", 0, 23, 0, true},
+	{"/v1/responses", 0, 33, 0, false},
+}
+
+// HonoursRank reports whether an engine sends a request on this path to the
+// rank that the header X-data-parallel-rank names, by what is known of its
+// version.
+func HonoursRank(info Info, path string) bool {
+	for _, r := range rankPaths {
+		if r.path == path {
+			if _, known := parseVersion(info.Version); !known {
+				return r.assumed
+			}
+			return atLeast(info.Version, r.major, r.minor, r.patch)
+		}
+	}
+	return false
+}
+
+// BlindPaths lists the generation routes on which HonoursRank is false.
+func BlindPaths(info Info) []string {
+	var paths []string
+	for _, r := range rankPaths {
+		if !HonoursRank(info, r.path) {
+			paths = append(paths, r.path)
+		}
+	}
+	return paths
+}
+
+// settle is how long after an answer the engine's counters are taken to have
+// moved. They move at the first output token; the rest is scheduling.
+const settle = 100 * time.Millisecond
+
+// RankLearner finds out from a server's counters that it ignores the rank
+// header on some path. It looks at stretches between two scrapes in which the
+// gateway had exactly one request there, sent to a named rank: when it was
+// answered, that rank's prompt counter did not rise and another's did, the
+// header was ignored. Other clients of the engine cannot fake this, since they
+// only make counters rise.
+//
+// It is not safe for concurrent use.
+type RankLearner struct {
+	base     []Sample // of the last scrape with nothing open
+	open     int
+	requests int // since base
+	path     string
+	rank     int
+	answered bool
+	lastEnd  time.Time
+}
+
+// Begin says that a request was sent; rank is negative when it named none.
+func (l *RankLearner) Begin(path string, rank int) {
+	l.open++
+	l.requests++
+	l.path, l.rank, l.answered = path, rank, false
+}
+
+// End says that a request ended at t; answered is set when the engine gave a
+// whole answer and counted its prompt.
+func (l *RankLearner) End(t time.Time, answered bool) {
+	l.open--
+	l.answered = answered
+	l.lastEnd = t
+}
+
+// Scrape takes the samples of a scrape that began at t. It returns the path that
+// proved to be blind, if one did.
+func (l *RankLearner) Scrape(t time.Time, samples []Sample) (blind string, found bool) {
+	if l.open > 0 || t.Sub(l.lastEnd) < settle {
+		return "", false
+	}
+	base := l.base
+	l.base = slices.Clone(samples)
+	alone := l.requests == 1 && l.answered
+	l.requests = 0
+	if !alone || len(base) != len(samples) || l.rank < 0 || l.rank >= len(samples) {
+		return "", false
+	}
+	rose := func(rank int) bool { return samples[rank].PromptTokens > base[rank].PromptTokens }
+	if rose(l.rank) {
+		return "", false
+	}
+	for rank := range samples {
+		if rose(rank) {
+			return l.path, true
+		}
+	}
+	return "", false
+}
