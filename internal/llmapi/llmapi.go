@@ -19,6 +19,70 @@ const (
 	RouteTokenize                 // POST /tokenize, /detokenize
 )
 
+// RouteOf names the route of a request. The path carries no query; it is
+// compared exactly, as the engines do.
+func RouteOf(method, path string) Route {
+	if method != "POST" {
+		return RouteOther
+	}
+	switch path {
+	case "/v1/chat/completions":
+		return RouteChat
+	case "/v1/completions":
+		return RouteCompletions
+	case "/v1/responses":
+		return RouteResponses
+	case "/v1/messages":
+		return RouteMessages
+	case "/v1/messages/count_tokens":
+		return RouteCountTokens
+	case "/v1/embeddings", "/v2/embed", "/pooling", "/classify",
+		"/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank":
+		return RouteEmbeddings
+	case "/tokenize", "/detokenize":
+		return RouteTokenize
+	}
+	return RouteOther
+}
+
+// Generates reports whether an answer on this route is a turn of generation.
+func (r Route) Generates() bool {
+	return r == RouteChat || r == RouteCompletions || r == RouteResponses || r == RouteMessages
+}
+
+// Dialect is the family whose error shape the route's clients expect.
+func (r Route) Dialect() Dialect {
+	if r == RouteMessages || r == RouteCountTokens {
+		return Anthropic
+	}
+	return OpenAI
+}
+
+// String is the route's short name, fit for logs and labels.
+func (r Route) String() string {
+	switch r {
+	case RouteChat:
+		return "chat"
+	case RouteCompletions:
+		return "completions"
+	case RouteResponses:
+		return "responses"
+	case RouteMessages:
+		return "messages"
+	case RouteCountTokens:
+		return "count_tokens"
+	case RouteEmbeddings:
+		return "embeddings"
+	case RouteTokenize:
+		return "tokenize"
+	}
+	return "other"
+}
+
+// usageOnRequest reports whether streams of this route tell their usage only
+// when stream_options asks for it.
+func (r Route) usageOnRequest() bool { return r == RouteChat || r == RouteCompletions }
+
 // Dialect is the family of formats that decides the shape of an error.
 type Dialect uint8
 
@@ -27,102 +91,10 @@ const (
 	Anthropic
 )
 
-// Role of a normalised message.
-type Role uint8
-
-const (
-	RoleOther     Role = iota
-	RoleSystem         // system and developer
-	RoleUser           // user, tool results included
-	RoleAssistant      // a model's answer, its tool calls included
-)
-
-// Message is one message of a request's history after normalisation: equal
-// messages of one conversation have equal hashes in every turn, whatever the
-// client changes around them (cache marks, string or block form, reminder
-// blocks, item ids, nulls, thinking).
-type Message struct {
-	Role Role
-	Hash uint64
-	// Empty is set when normalisation left nothing; such a message takes no part
-	// in a conversation's history.
-	Empty bool
+// String is the dialect's name in lower case.
+func (d Dialect) String() string {
+	if d == Anthropic {
+		return "anthropic"
+	}
+	return "openai"
 }
-
-// BodyIDs are the identity fields of a body, as sent; empty when absent.
-type BodyIDs struct {
-	MetadataUserID     string // metadata.user_id
-	MetadataSessionID  string // metadata.session_id
-	PromptCacheKey     string
-	SessionID          string // session_id
-	LiteLLMSessionID   string // litellm_session_id
-	ClientThreadID     string // client_metadata.thread_id
-	ClientSessionID    string // client_metadata.session_id
-	Conversation       string // conversation, or conversation.id
-	ConversationID     string // conversation_id
-	PreviousResponseID string
-}
-
-// Facts are what one pass over a request's body finds.
-type Facts struct {
-	Route  Route
-	Model  string // empty when absent
-	Stream bool
-	// IncludeUsage says that the client itself asked for usage in its stream.
-	IncludeUsage bool
-	MaxTokens    int64 // max_tokens, max_completion_tokens or max_output_tokens; 0 when absent
-	IDs          BodyIDs
-	// Messages is the normalised history in order: chat and messages by message,
-	// responses by input item, completions as one user message per prompt.
-	// Leading system text is not part of it.
-	Messages []Message
-	// SystemHash covers the leading system text (system, instructions, leading
-	// system and developer messages) without the billing line; SystemHead covers
-	// its first 4,096 characters only, which some clients keep stable when the
-	// rest changes. Zero when there is none.
-	SystemHash, SystemHead uint64
-	// OpenerHash covers all user text before the first answer of the model.
-	OpenerHash uint64
-	// Tools is the number of tools offered; FormatAsked says that the request
-	// wants a structured answer (output_config.format, response_format), as title
-	// calls do.
-	Tools       int
-	FormatAsked bool
-	// TextBytes counts the prompt's text: system, messages and tools, base64 data
-	// left out.
-	TextBytes int
-
-	layout layout // where things stand in the body, for Splice
-}
-
-// CacheReport says whether an answer told its cached tokens. Absent, null and
-// zero are three different things.
-type CacheReport uint8
-
-const (
-	CacheAbsent   CacheReport = iota // the key is not there
-	CacheNull                        // the key is null
-	CacheReported                    // a number, 0 included
-)
-
-// Usage is an engine's own token count for one answer.
-type Usage struct {
-	Known      bool
-	Prompt     int64 // the whole prompt, cached part included, in every dialect
-	Cached     int64
-	CacheState CacheReport
-	Completion int64
-}
-
-// Ending is how an answer ended, as far as its bytes tell.
-type Ending uint8
-
-const (
-	EndNone     Ending = iota // not ended yet, or cut
-	EndComplete               // the dialect's regular end was seen
-	EndAborted                // the engine cut the answer short but closed it regularly (finish_reason "abort", null stop reason)
-	EndError                  // the answer carries an error
-)
-
-// layout is where things stand in a body.
-type layout struct{}

@@ -1,0 +1,117 @@
+package llmapi
+
+import (
+	"bytes"
+	"unicode/utf8"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// headChars is how much of the system text SystemHead covers.
+const headChars = 4096
+
+// prose is what normalisation keeps of a text, or of the parts of a message, as
+// a running hash.
+type prose struct {
+	hash  uint64
+	parts int
+	size  int // bytes of text, dropped blocks included
+
+	head     uint64 // as hash, but of the first characters only
+	headLeft int    // characters that head still takes
+}
+
+// partKind tells the parts of a message apart in its hash.
+type partKind uint64
+
+const (
+	partText partKind = iota + 1
+	partCall
+	partResult
+	partOther
+)
+
+func (p *prose) add(kind partKind, hash uint64) {
+	p.hash = fold(fold(p.hash, uint64(kind)), hash)
+	p.parts++
+}
+
+// join adds what another prose holds as one part of text, if it holds anything.
+func (p *prose) join(q *prose) {
+	p.size += q.size
+	if q.parts == 0 {
+		return
+	}
+	p.add(partText, q.hash)
+	if p.headLeft > 0 {
+		p.head, p.headLeft = fold(p.head, q.head), q.headLeft
+	}
+}
+
+// droppedTags enclose what clients put into messages and change or take away in
+// later turns: reminders, the time, the state of an editor.
+var droppedTags = [...]struct{ open, close string }{
+	{"<system-reminder>", "</system-reminder>"},
+	{"<environment_details>", "</environment_details>"},
+	{"<current_datetime>", "</current_datetime>"},
+	{"<session_context>", "</session_context>"},
+}
+
+// addProse adds decoded text without its dropped blocks. A block that is not
+// closed is text.
+func (p *prose) addProse(text []byte) {
+	p.size += len(text)
+	var unclosed [len(droppedTags)]bool // nothing closes it from here on, which keeps the search linear
+	from := 0                           // of the text not yet added
+	for at := 0; ; {
+		n := bytes.IndexByte(text[at:], '<')
+		if n < 0 {
+			break
+		}
+		at += n
+		end := 0
+		for i, tag := range droppedTags {
+			if unclosed[i] || !bytes.HasPrefix(text[at:], []byte(tag.open)) {
+				continue
+			}
+			inner := at + len(tag.open)
+			if n := bytes.Index(text[inner:], []byte(tag.close)); n >= 0 {
+				end = inner + n + len(tag.close)
+			} else {
+				unclosed[i] = true
+			}
+			break
+		}
+		if end == 0 {
+			at++
+			continue
+		}
+		p.addText(text[from:at])
+		from, at = end, end
+	}
+	p.addText(text[from:])
+}
+
+// addText adds a piece of text that has no dropped blocks, less the white space
+// around it.
+func (p *prose) addText(text []byte) {
+	text = bytes.TrimSpace(text)
+	// Claude Code's billing line stands before its system text. Parts of it change
+	// with every request of some versions, and engines drop it.
+	if bytes.HasPrefix(text, []byte("x-anthropic-billing-header:")) {
+		_, text, _ = bytes.Cut(text, []byte("\n"))
+		text = bytes.TrimSpace(text)
+	}
+	if len(text) == 0 {
+		return
+	}
+	p.add(partText, xxhash.Sum64(text))
+	if p.headLeft > 0 {
+		cut := 0
+		for ; p.headLeft > 0 && cut < len(text); p.headLeft-- {
+			_, n := utf8.DecodeRune(text[cut:])
+			cut += n
+		}
+		p.head = fold(p.head, xxhash.Sum64(text[:cut]))
+	}
+}
