@@ -1,8 +1,18 @@
 package routing
 
 import (
-	"errors"
+	"fmt"
 	"time"
+)
+
+// Defaults of Options.
+const (
+	// AutoSpillThreshold is the threshold in force when it is automatic.
+	AutoSpillThreshold = 8
+
+	DefaultLiveFor          = 10 * time.Minute
+	DefaultIdleFor          = time.Hour
+	DefaultMaxConversations = 1_000_000
 )
 
 // Options are what New needs.
@@ -12,116 +22,272 @@ type Options struct {
 	// SpillThreshold is how many requests a home may have in flight before a
 	// request leaves it; 0 means automatic.
 	SpillThreshold int
-	// LiveFor is how long after its last request a conversation counts as live.
-	// Default 10 minutes.
+	// LiveFor is how long after its last request a conversation counts as live;
+	// 0 means 10 minutes. What is forgotten is not live, so IdleFor bounds it.
 	LiveFor time.Duration
-	// IdleFor is how long an idle conversation keeps its home. Default 1 hour.
+	// IdleFor is how long an idle conversation keeps its home; 0 means 1 hour.
 	IdleFor time.Duration
-	// MaxConversations bounds the home table; the one that is idle longest leaves
-	// first, never one with an open request. Default 1,000,000.
+	// MaxConversations bounds the home table; 0 means 1,000,000. The conversation
+	// that is idle longest leaves first, never one with an open request: while
+	// more conversations than this have one, the table is that much larger.
 	MaxConversations int
 }
 
 // Core is the Router that every policy shares: homes, counts and loads; the
 // policy chooses among candidates.
-type Core struct{}
+type Core struct {
+	policy     policy
+	policyName string
+	threshold  int // as set, 0 for automatic
+
+	replicas []replica
+	servers  []server
+	homes    table
+	requests map[RequestID]*request
+
+	inFlight     int
+	engineChosen int64
+	choices      uint64 // choices made, the clock of "least recently chosen"
+	clock        clock
+	prefix       prefixWindow
+	measured     bool // an engine has counted a turn
+
+	among   []int // the candidates of the choice under way
+	scratch []int // what a policy narrows them down in
+}
 
 var _ Router = (*Core)(nil)
 
 // New returns a core with every replica Unknown. It fails on an unknown policy
-// name (the message lists the known ones), on no replicas, or on a negative
-// number.
-func New(o Options) (*Core, error) { return nil, errors.New("not built") }
+// name (the message lists the known ones), on no replicas, on a server number
+// outside 0..len(Replicas)-1, or on a negative number.
+func New(o Options) (*Core, error) {
+	if len(o.Replicas) == 0 {
+		return nil, fmt.Errorf("no replicas: a model needs at least one")
+	}
+	if o.LiveFor < 0 || o.IdleFor < 0 || o.MaxConversations < 0 {
+		return nil, fmt.Errorf("live time %v, idle time %v and %d conversations: none may be negative",
+			o.LiveFor, o.IdleFor, o.MaxConversations)
+	}
+	idleFor := orDefault(o.IdleFor, DefaultIdleFor)
+	c := &Core{
+		replicas: make([]replica, len(o.Replicas)),
+		servers:  make([]server, len(o.Replicas)),
+		requests: make(map[RequestID]*request),
+		homes: newTable(len(o.Replicas), min(orDefault(o.LiveFor, DefaultLiveFor), idleFor), idleFor,
+			orDefault(o.MaxConversations, DefaultMaxConversations)),
+		among:   make([]int, 0, len(o.Replicas)),
+		scratch: make([]int, 0, len(o.Replicas)),
+	}
+	for i, r := range o.Replicas {
+		if r.Server < 0 || r.Server >= len(o.Replicas) {
+			return nil, fmt.Errorf("replica %d is on server %d: servers are numbered from 0 and none is without a replica", i, r.Server)
+		}
+		c.replicas[i].server = r.Server
+		c.servers[r.Server].replicas = append(c.servers[r.Server].replicas, i)
+	}
+	if err := c.SetPolicy(o.Policy); err != nil {
+		return nil, err
+	}
+	if err := c.SetSpillThreshold(o.SpillThreshold); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
 
-// Policies lists the policy names in the order in which pages show them.
-func Policies() []string { return nil }
+func orDefault[T int | time.Duration](v, otherwise T) T {
+	if v == 0 {
+		return otherwise
+	}
+	return v
+}
 
 // SetPolicy takes effect with the next request. Homes are kept.
-func (c *Core) SetPolicy(name string) error { return nil }
-
-// SetSpillThreshold sets the threshold; 0 means automatic.
-func (c *Core) SetSpillThreshold(n int) error { return nil }
-
-// Release forgets a conversation's home; its next turn is placed anew. It
-// reports whether the conversation was known.
-func (c *Core) Release(k Key) bool { return false }
-
-// Rehome gives a known conversation another home. It fails when the
-// conversation or the replica is not known.
-func (c *Core) Rehome(now time.Time, k Key, replica int) error { return nil }
-
-// Home tells where a conversation lives.
-func (c *Core) Home(k Key) (Home, bool) { return Home{}, false }
-
-// Home is one row of the home table, a copy.
-type Home struct {
-	Key       Key
-	Replica   int
-	Turns     int64
-	Spills    int64
-	Moves     int64
-	Tokens    int64 // context after the last complete turn, 0 when not measured
-	Epoch     int   // the home's epoch at the last turn there
-	LastSeen  time.Time
-	InFlight  int
-	LastSpill int // None when it never spilled
+func (c *Core) SetPolicy(name string) error {
+	p, err := policyByName(name)
+	if err != nil {
+		return err
+	}
+	c.policy, c.policyName = p, name
+	return nil
 }
 
-// Snapshot is the home table, in no particular order.
-func (c *Core) Snapshot() []Home { return nil }
-
-// Restore fills an empty table. Rows whose replica does not exist are left out
-// and counted.
-func (c *Core) Restore(now time.Time, homes []Home) (dropped int) { return 0 }
-
-// View is the state of a core at one moment, a copy.
-type View struct {
-	Policy         string
-	SpillThreshold int // in force
-	SpillAuto      bool
-	InFlight       int   // all requests open, those that the engine's balancer placed included
-	EngineChosen   int64 // requests with reason Off or Engine
-	Replicas       []ReplicaView
-	Live, Known    int // conversations
-	WorkingSet     WorkingSet
+// SetSpillThreshold sets the threshold from the next request on; 0 means
+// automatic. It fails on a negative number.
+func (c *Core) SetSpillThreshold(n int) error {
+	if n < 0 {
+		return fmt.Errorf("spill threshold %d: give a number of requests from 1, or 0 for automatic", n)
+	}
+	c.threshold = n
+	return nil
 }
 
-// ReplicaView is one replica's row. The counters run since New; a request that
-// was retried counts once, where it was served.
-type ReplicaView struct {
-	State    State
-	InFlight int
-	// Requests by reason.
-	Placed, Sticky, SpilledIn, MovedIn, ClientPinned, Unbound int64
-	LiveConversations                                         int
-	LiveTokens                                                int64
-	Load                                                      Load
-	Observed                                                  time.Time // of the last Load, zero before the first
+// spillThreshold is the threshold in force.
+func (c *Core) spillThreshold() int { return orDefault(c.threshold, AutoSpillThreshold) }
+
+// request is one open request.
+type request struct {
+	Request
+	conv     *conversation // nil when it makes none
+	decision Decision      // in force; Replica and Server are where the attempt is open
+	open     bool          // an attempt is open
+	tried    []int         // servers where an attempt failed
+	first    bool          // first turn of a conversation that extends no other
+	undo     undo
 }
 
-// WorkingSet compares what the live conversations need with what the caches
-// hold. Each field is -1 until it is measured.
-type WorkingSet struct {
-	// Tokens is the sum of the live conversations' last prompt and answer, the
-	// shared prefix counted once per replica.
-	Tokens int64
-	// Capacity is the KV capacity of all replicas.
-	Capacity int64
-	// Fits is the number of conversations of the present mean size that the
-	// caches hold: the sum over replicas of
-	// floor((capacity - shared) / mean(context - shared)).
-	Fits int
-	// Shared is the prefix that first turns found in the cache.
-	Shared int64
+// Arrive implements Router. An ID in use ends the earlier request as failed, so
+// that no count leaks.
+func (c *Core) Arrive(now time.Time, r Request) []Action {
+	c.advance(now)
+	if _, inUse := c.requests[r.ID]; inUse {
+		c.Finish(now, r.ID, Outcome{})
+	}
+	q := &request{Request: r}
+	if r.Key != (Key{}) {
+		q.conv = c.homes.get(r.Key)
+	}
+	d, refusal := c.decide(q)
+	if refusal != "" {
+		return []Action{{Kind: Refuse, ID: r.ID, Why: refusal}}
+	}
+	if r.Key != (Key{}) {
+		if q.conv == nil {
+			q.conv = c.homes.add(r.Key, c.clock.now)
+		}
+		c.homes.open(q.conv, c.clock.now, r.Tokens)
+		q.first = q.conv.turns == 1 && r.Extends == (Key{})
+	}
+	c.requests[r.ID] = q
+	return c.dispatch(q, d)
 }
 
-// View copies the state. It is O(replicas), not O(conversations).
-func (c *Core) View(now time.Time) View { return View{} }
+// FirstByte implements Router. No policy of today needs to know.
+func (c *Core) FirstByte(time.Time, RequestID) {}
 
-func (c *Core) Arrive(now time.Time, r Request) []Action               { return nil }
-func (c *Core) FirstByte(now time.Time, id RequestID)                  {}
-func (c *Core) Retry(now time.Time, id RequestID) []Action             { return nil }
-func (c *Core) Finish(now time.Time, id RequestID, o Outcome) []Action { return nil }
-func (c *Core) Observe(now time.Time, replica int, l Load)             {}
-func (c *Core) SetState(now time.Time, replica int, s State) []Action  { return nil }
-func (c *Core) Tick(now time.Time) []Action                            { return nil }
+// Retry implements Router. An id that has no attempt in force is refused.
+//
+// One failed attempt does not cost a conversation its home: while the home is
+// up the retry is a spill, else a move. What the failed attempt's decision had
+// changed (a home given, a move, a spill) is undone first, so a first turn that
+// failed is placed, not moved.
+func (c *Core) Retry(now time.Time, id RequestID) []Action {
+	c.advance(now)
+	q, known := c.requests[id]
+	if !known || !q.open {
+		return []Action{{Kind: Refuse, ID: id, Why: NoReplica}}
+	}
+	c.release(q)
+	q.tried = append(q.tried, q.decision.Server)
+	c.revert(q)
+	d, refusal := c.decide(q)
+	if refusal != "" {
+		// The request stays counted by its last decision until it is finished.
+		return []Action{{Kind: Refuse, ID: id, Why: refusal}}
+	}
+	*c.counter(q.decision)--
+	return c.dispatch(q, d)
+}
+
+// Finish implements Router.
+func (c *Core) Finish(now time.Time, id RequestID, o Outcome) []Action {
+	c.advance(now)
+	q, known := c.requests[id]
+	if !known {
+		return nil
+	}
+	delete(c.requests, id)
+	if q.open {
+		c.release(q)
+		if o.OK {
+			c.learn(q, o)
+		}
+	}
+	if q.conv != nil {
+		c.homes.close(q.conv, c.clock.now)
+	}
+	return nil
+}
+
+// learn takes what a complete answer says about the conversation and the cache.
+func (c *Core) learn(q *request, o Outcome) {
+	d := q.decision
+	if q.first && o.CachedKnown && (d.Replica == None || c.replicas[d.Replica].warm) {
+		c.prefix.add(max(o.Cached, 0))
+	}
+	if d.Replica != None {
+		c.replicas[d.Replica].warm = true
+	}
+	if q.conv == nil {
+		return
+	}
+	if o.Known {
+		c.homes.resize(q.conv, o.Prompt+o.Completion, true)
+		c.measured = true
+	}
+	if d.Replica != None && d.Replica == q.conv.home() {
+		q.conv.bond.served = true
+		q.conv.bond.epoch = int32(c.replicas[d.Replica].load.Epoch)
+	}
+}
+
+// Observe implements Router. A replica that does not exist is ignored. Of a
+// stale load only the mark is taken.
+func (c *Core) Observe(now time.Time, replica int, l Load) {
+	c.advance(now)
+	if !c.exists(replica) {
+		return
+	}
+	r := &c.replicas[replica]
+	r.observed = now
+	if l.Stale {
+		r.load.Stale = true
+		return
+	}
+	if l.Epoch != r.load.Epoch {
+		r.warm = false
+	}
+	r.load = l
+}
+
+// SetState implements Router. A replica or a state that does not exist is
+// ignored.
+func (c *Core) SetState(now time.Time, replica int, s State) []Action {
+	c.advance(now)
+	if c.exists(replica) && s <= Down {
+		c.replicas[replica].state = s
+	}
+	return nil
+}
+
+// Tick implements Router.
+func (c *Core) Tick(now time.Time) []Action {
+	c.advance(now)
+	return nil
+}
+
+// advance moves the core's clock and lets conversations fall idle.
+func (c *Core) advance(now time.Time) {
+	c.clock.advance(now)
+	c.homes.expire(c.clock.now)
+}
+
+func (c *Core) exists(replica int) bool { return replica >= 0 && replica < len(c.replicas) }
+
+// clock turns the callers' times into durations since the first of them: half
+// the size of a time.Time in the table, and monotonic when the callers' times
+// are. It never runs backwards.
+type clock struct {
+	started time.Time
+	now     time.Duration
+}
+
+func (k *clock) advance(now time.Time) {
+	if k.started.IsZero() {
+		k.started = now
+	}
+	k.now = max(k.now, now.Sub(k.started))
+}
+
+// at is the inverse: the time of a moment.
+func (k *clock) at(moment time.Duration) time.Time { return k.started.Add(moment) }

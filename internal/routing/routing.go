@@ -10,7 +10,10 @@
 // driver serialises the calls.
 package routing
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // RequestID names one request between Arrive and Finish. The driver picks it;
 // it must not be in use.
@@ -44,11 +47,14 @@ type Request struct {
 	// (fork, resume under another id), or zero. Its home is preferred at
 	// placement, before Parent's, while it has room.
 	Extends Key
-	// Pin is the replica that the client asked for, or None.
+	// Pin is the replica that the client asked for, or None. It gives a home to a
+	// conversation that has none (its cache is there now) and moves no other: a
+	// pinned turn is like a spill that the client ordered.
 	Pin int
 	// Blind lists by server index where the engine ignores the rank header on
 	// this request's route; nil means nowhere. On a blind server with several
-	// replicas the engine's own balancer picks, and the reason is Engine.
+	// replicas the engine's own balancer picks, and the reason is Engine, for a
+	// pin too. The core keeps the slice until Finish.
 	Blind []bool
 	// Tokens estimates the prompt, in tokens; 0 means unknown.
 	Tokens int64
@@ -69,7 +75,9 @@ const (
 	Engine  Reason = "engine"  // the engine ignores the rank header on this route and chose itself
 )
 
-// Why explains a move, a spill or a refusal.
+// Why explains a move, a spill or a refusal. A request that failed at its home
+// has another Why at each outcome: Failed while the home keeps the conversation
+// (a spill), HomeStuck or Failed when it does not (a move).
 type Why string
 
 const (
@@ -77,8 +85,9 @@ const (
 	HomeDown      Why = "home down"
 	HomeDraining  Why = "home draining"
 	HomeStuck     Why = "home stuck"
-	Failed        Why = "attempt failed" // the replica refused or reset before the first byte
+	Failed        Why = "attempt failed" // the replica refused or reset before the first byte; also refuses to retry a pin elsewhere
 	ByOperator    Why = "operator"       // moved through the admin API
+	ByPolicy      Why = "policy"         // the policy chooses anew for each turn
 	NoReplica     Why = "no replica"     // none is up
 	PinDown       Why = "pinned replica is down"
 	NoSuchReplica Why = "no such replica" // a pin out of range
@@ -88,9 +97,9 @@ const (
 type Candidate struct {
 	Replica           int
 	InFlight          int
-	KVUsed            float64 // 0..1, NaN when not known
+	KVUsed            float64 // 0..1, NaN when not known or stale
 	LiveConversations int
-	LiveTokens        int64 // context of the live conversations
+	LiveTokens        int64 // context of the live conversations, estimated until measured
 }
 
 // Decision is a choice with its receipt.
@@ -102,13 +111,15 @@ type Decision struct {
 	Reason  Reason
 	Why     Why // for Spilled and Moved
 	// Home is the conversation's home after the decision, From the one before
-	// it; None where there is none.
+	// it; None where there is none. When an operator moved the conversation, From
+	// is the home before that.
 	Home, From int
 	// Cold is set when the home's engine restarted since the conversation's last
 	// turn there, so its cache is known to be gone.
 	Cold bool
-	// Candidates are the replicas that were compared, in index order; empty when
-	// nothing was (stayed, pinned).
+	// Candidates are the replicas that were compared, in index order, with the
+	// numbers before this choice; empty when nothing was (stayed at a home with
+	// room, pinned, hashed). A home at its threshold is among them.
 	Candidates []Candidate
 }
 
@@ -156,6 +167,9 @@ const (
 
 // String returns the state's name as it stands in the API and on the pages.
 func (s State) String() string {
+	if s > Down {
+		return fmt.Sprintf("state %d", uint8(s))
+	}
 	return [...]string{"unknown", "ready", "draining", "stuck", "down"}[s]
 }
 
@@ -179,8 +193,9 @@ type Router interface {
 	FirstByte(now time.Time, id RequestID)
 	// Retry says that a dispatched request's attempt failed before its first
 	// byte. The core releases it there and chooses a replica in a failure domain
-	// that this request has not tried, or refuses. The request counts once, by
-	// its last decision.
+	// that this request has not tried, or refuses; a refused request must still
+	// be finished. The request counts once, by its last decision. How often to
+	// retry is the driver's business.
 	Retry(now time.Time, id RequestID) []Action
 	// Finish ends a request, exactly once on every path. An unknown id is
 	// ignored.

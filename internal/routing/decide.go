@@ -1,0 +1,231 @@
+package routing
+
+import "slices"
+
+// decide chooses where q goes next, or says why nowhere. It counts nothing and
+// changes no conversation; dispatch does.
+func (c *Core) decide(q *request) (Decision, Why) {
+	home := q.home()
+	if q.Pin != None {
+		return c.decidePin(q, home)
+	}
+	in := query{
+		key: q.Key, home: home, lastSpill: None, lastServer: None,
+		extends: c.homeOf(q.Extends), parent: c.homeOf(q.Parent), tried: q.tried,
+	}
+	if q.conv != nil {
+		in.lastSpill, in.lastServer = int(q.conv.lastSpill), int(q.conv.lastServer)
+	}
+	in.tier, in.among = c.candidates(q.tried)
+	if len(in.among) == 0 {
+		return Decision{}, NoReplica
+	}
+
+	ch := c.policy.choose(c, &in)
+	d := Decision{Replica: ch.replica, Server: ch.server, Home: home, From: home}
+	if ch.compared {
+		d.Candidates = c.receipt(&in, ch)
+	}
+	c.choices++
+	c.servers[d.Server].chosen = c.choices
+	if ch.toEngine {
+		d.Reason = Off
+		return d, ""
+	}
+	c.replicas[d.Replica].chosen = c.choices
+	switch {
+	case c.blind(q, d.Server):
+		d.Replica, d.Reason = None, Engine
+	case q.Key == (Key{}):
+		d.Reason = Unbound
+	case home == None:
+		d.Reason, d.Home = Placed, d.Replica
+	case d.Replica == home && q.conv.bond.byOperator:
+		d.Reason, d.Why, d.From = Moved, ByOperator, int(q.conv.bond.from)
+	case d.Replica == home:
+		d.Reason, d.Cold = Stayed, c.cold(q.conv)
+	case ch.spill:
+		d.Reason, d.Why, d.Cold = Spilled, ch.why, c.cold(q.conv)
+	default:
+		d.Reason, d.Why, d.Home = Moved, ch.why, d.Replica
+	}
+	return d, ""
+}
+
+// decidePin honours a client's own choice whatever the policy and whatever the
+// replica's state, unless it is down. It gives a home to a conversation that has
+// none, because that is where its cache is now; it never moves one.
+func (c *Core) decidePin(q *request, home int) (Decision, Why) {
+	if !c.exists(q.Pin) {
+		return Decision{}, NoSuchReplica
+	}
+	r := &c.replicas[q.Pin]
+	switch {
+	case r.state == Down:
+		return Decision{}, PinDown
+	case slices.Contains(q.tried, r.server):
+		return Decision{}, Failed
+	}
+	c.choices++
+	c.servers[r.server].chosen, r.chosen = c.choices, c.choices
+	d := Decision{Replica: q.Pin, Server: r.server, Reason: Pinned, Home: home, From: home}
+	switch {
+	case c.blind(q, r.server):
+		d.Replica, d.Reason = None, Engine
+	case q.Key != (Key{}) && home == None && r.takesNew():
+		d.Home = q.Pin
+	case home == q.Pin:
+		d.Cold = c.cold(q.conv)
+	}
+	return d, ""
+}
+
+// undo is what a decision changed on its conversation.
+type undo struct {
+	bond      bond
+	gaveHome  bool
+	lastSpill int32
+}
+
+// dispatch puts a decision into force: the conversation's home, the in-flight
+// counts and the counters of the reasons, in one step.
+func (c *Core) dispatch(q *request, d Decision) []Action {
+	q.decision = d
+	if v := q.conv; v != nil {
+		q.undo = undo{bond: v.bond, lastSpill: v.lastSpill, gaveHome: d.Home != d.From && d.Why != ByOperator}
+		if q.undo.gaveHome {
+			c.homes.bind(v, bond{replica: int32(d.Home), from: None})
+		}
+		switch d.Reason {
+		case Moved:
+			v.moves++
+			v.bond.byOperator = false
+		case Spilled:
+			v.spills++
+			v.lastSpill = int32(d.Replica)
+		case Engine, Off:
+			v.lastServer = int32(d.Server)
+		}
+	}
+	c.take(q)
+	*c.counter(d)++
+	return []Action{{Kind: Dispatch, ID: q.ID, Decision: d}}
+}
+
+// revert undoes what q's decision changed on its conversation, since its attempt
+// failed. A home stays given when another request has been answered there since,
+// or has changed it.
+func (c *Core) revert(q *request) {
+	v := q.conv
+	if v == nil {
+		return
+	}
+	switch q.decision.Reason {
+	case Moved:
+		v.moves--
+		if q.decision.Why == ByOperator && v.home() == q.decision.Home {
+			v.bond.byOperator = true
+		}
+	case Spilled:
+		v.spills--
+		if int(v.lastSpill) == q.decision.Replica {
+			v.lastSpill = q.undo.lastSpill
+		}
+	}
+	if q.undo.gaveHome && v.home() == q.decision.Home && !v.bond.served {
+		c.homes.bind(v, q.undo.bond)
+	}
+}
+
+// take counts q's attempt as in flight where its decision sends it.
+func (c *Core) take(q *request) { q.open = true; c.addInFlight(q.decision, 1) }
+
+// release ends q's attempt.
+func (c *Core) release(q *request) { q.open = false; c.addInFlight(q.decision, -1) }
+
+func (c *Core) addInFlight(d Decision, n int) {
+	c.inFlight += n
+	c.servers[d.Server].inFlight += n
+	if d.Replica == None {
+		c.servers[d.Server].unplaced += n
+	} else {
+		c.replicas[d.Replica].inFlight += n
+	}
+}
+
+// counter is where a decision is counted.
+func (c *Core) counter(d Decision) *int64 {
+	if d.Reason == Off || d.Reason == Engine {
+		return &c.engineChosen
+	}
+	n := &c.replicas[d.Replica].served
+	switch d.Reason {
+	case Placed:
+		return &n.placed
+	case Stayed:
+		return &n.sticky
+	case Spilled:
+		return &n.spilledIn
+	case Moved:
+		return &n.movedIn
+	case Pinned:
+		return &n.pinned
+	default:
+		return &n.unbound
+	}
+}
+
+// home is where q's conversation lives, None when it makes none or has none.
+func (q *request) home() int {
+	if q.conv == nil {
+		return None
+	}
+	return q.conv.home()
+}
+
+// homeOf is the home of another conversation, None when it is not known.
+func (c *Core) homeOf(k Key) int {
+	if k == (Key{}) {
+		return None
+	}
+	if v := c.homes.get(k); v != nil {
+		return v.home()
+	}
+	return None
+}
+
+// blind tells whether the engine ignores the rank of q on a server. A server of
+// one replica leaves its engine no choice.
+func (c *Core) blind(q *request, server int) bool {
+	return server < len(q.Blind) && q.Blind[server] && len(c.servers[server].replicas) > 1
+}
+
+// cold tells whether the home's engine restarted since v's last turn there.
+func (c *Core) cold(v *conversation) bool {
+	return v.bond.served && v.bond.epoch > 0 && c.replicas[v.home()].load.Epoch > int(v.bond.epoch)
+}
+
+// receipt copies the numbers that were compared: those of the candidates, and of
+// a home that was found full.
+func (c *Core) receipt(in *query, ch choice) []Candidate {
+	list := make([]Candidate, 0, len(in.among)+1)
+	add := func(i int) {
+		r, held := &c.replicas[i], c.homes.at(i)
+		list = append(list, Candidate{
+			Replica: i, InFlight: r.inFlight, KVUsed: r.kvUsed(),
+			LiveConversations: held.live, LiveTokens: held.tokens(),
+		})
+	}
+	homeToo := ch.why == HomeFull && !slices.Contains(in.among, in.home)
+	for _, i := range in.among {
+		if homeToo && in.home < i {
+			add(in.home)
+			homeToo = false
+		}
+		add(i)
+	}
+	if homeToo {
+		add(in.home)
+	}
+	return list
+}

@@ -1,0 +1,248 @@
+package routing
+
+import "time"
+
+// conversation is one row of the home table.
+type conversation struct {
+	key        Key
+	bond       bond
+	lastSpill  int32 // None when it never spilled
+	lastServer int32 // where an engine's balancer served it last, or None
+	open       int32 // requests in flight
+	measured   bool  // tokens is the engine's own count
+	live       bool  // counted in the contents of its home
+	tokens     int64 // context, an estimate until it is measured, 0 when not known
+	turns      int64
+	spills     int64
+	moves      int64
+	seen       time.Duration // on the core's clock
+
+	// The list it is in while it has no request open.
+	prev, next *conversation
+	list       *list
+}
+
+// bond ties a conversation to its home.
+type bond struct {
+	replica int32 // None when it has no home
+	epoch   int32 // of the home, at the last complete turn there
+	served  bool  // the home completed a turn of it
+	// byOperator is set from an operator's move until the next turn; from is the
+	// home before.
+	byOperator bool
+	from       int32
+}
+
+func (v *conversation) home() int { return int(v.bond.replica) }
+
+// table holds the conversations. Those with an open request are in no list; the
+// others are in two, each in order of their last request: live ones first wait
+// in recent until they are no longer live, then in idle until they are
+// forgotten. So every event costs the same however many conversations there are.
+type table struct {
+	byKey            map[Key]*conversation
+	recent, idle     list
+	held             []contents // by replica; the last for those without a home
+	liveFor, idleFor time.Duration
+	max              int
+}
+
+func newTable(replicas int, liveFor, idleFor time.Duration, max int) table {
+	return table{
+		byKey: make(map[Key]*conversation), held: make([]contents, replicas+1),
+		liveFor: liveFor, idleFor: idleFor, max: max,
+	}
+}
+
+// contents is what the live conversations of one home hold.
+type contents struct {
+	live     int
+	sized    int   // those whose context is known, measured or estimated
+	measured int   // those whose context was measured
+	exact    int64 // tokens of the measured
+	guessed  int64 // tokens of the estimated
+}
+
+func (h *contents) tokens() int64 { return h.exact + h.guessed }
+
+// weight is the context of the live conversations, those not known taken as mean.
+func (h *contents) weight(mean float64) float64 {
+	return float64(h.tokens()) + float64(h.live-h.sized)*mean
+}
+
+func (h *contents) add(v *conversation, sign int) {
+	h.live += sign
+	if v.tokens > 0 {
+		h.sized += sign
+	}
+	if v.measured {
+		h.measured += sign
+		h.exact += int64(sign) * v.tokens
+	} else {
+		h.guessed += int64(sign) * v.tokens
+	}
+}
+
+// at is what a replica holds; None stands for the conversations without a home.
+func (t *table) at(replica int) *contents {
+	if replica == None {
+		replica = len(t.held) - 1
+	}
+	return &t.held[replica]
+}
+
+// total is what all live conversations hold.
+func (t *table) total() contents {
+	var sum contents
+	for _, h := range t.held {
+		sum.live += h.live
+		sum.sized += h.sized
+		sum.measured += h.measured
+		sum.exact += h.exact
+		sum.guessed += h.guessed
+	}
+	return sum
+}
+
+// meanContext is the mean context of the live conversations in tokens; 1 while
+// nothing is known, so that weights are then numbers of conversations.
+func (t *table) meanContext() float64 {
+	sum := t.total()
+	if sum.sized == 0 {
+		return 1
+	}
+	return float64(sum.tokens()) / float64(sum.sized)
+}
+
+func (t *table) get(k Key) *conversation { return t.byKey[k] }
+
+// add makes a conversation without a home. It is in no list: the caller opens
+// it, or puts it into one.
+func (t *table) add(k Key, now time.Duration) *conversation {
+	v := &conversation{key: k, bond: bond{replica: None, from: None}, lastSpill: None, lastServer: None, seen: now}
+	t.byKey[k] = v
+	return v
+}
+
+// open counts a request of v; estimate is its prompt in tokens, 0 when not known.
+func (t *table) open(v *conversation, now time.Duration, estimate int64) {
+	if v.list != nil {
+		v.list.remove(v)
+	}
+	t.setLive(v, true)
+	v.open++
+	v.turns++
+	v.seen = now
+	if !v.measured && estimate > 0 {
+		t.resize(v, estimate, false)
+	}
+	t.trim()
+}
+
+// close ends a request of v.
+func (t *table) close(v *conversation, now time.Duration) {
+	v.open--
+	v.seen = now
+	if v.open == 0 {
+		t.recent.pushBack(v)
+		t.trim()
+	}
+}
+
+// resize sets v's context.
+func (t *table) resize(v *conversation, tokens int64, measured bool) {
+	live := v.live
+	t.setLive(v, false)
+	v.tokens, v.measured = max(tokens, 0), measured
+	t.setLive(v, live)
+}
+
+// bind gives v a home, or none.
+func (t *table) bind(v *conversation, b bond) {
+	live := v.live
+	t.setLive(v, false)
+	v.bond = b
+	t.setLive(v, live)
+}
+
+func (t *table) setLive(v *conversation, live bool) {
+	if v.live == live {
+		return
+	}
+	v.live = live
+	if live {
+		t.at(v.home()).add(v, 1)
+	} else {
+		t.at(v.home()).add(v, -1)
+	}
+}
+
+// expire lets conversations fall out of the live ones, and forgets the idle.
+func (t *table) expire(now time.Duration) {
+	for v := t.recent.front; v != nil && v.seen+t.liveFor <= now; v = t.recent.front {
+		t.recent.remove(v)
+		t.setLive(v, false)
+		t.idle.pushBack(v)
+	}
+	for v := t.idle.front; v != nil && v.seen+t.idleFor <= now; v = t.idle.front {
+		t.forget(v)
+	}
+}
+
+// trim forgets the longest idle while there are too many.
+func (t *table) trim() {
+	for len(t.byKey) > t.max {
+		switch {
+		case t.idle.front != nil:
+			t.forget(t.idle.front)
+		case t.recent.front != nil:
+			t.forget(t.recent.front)
+		default:
+			return
+		}
+	}
+}
+
+// forget removes a conversation that has no open request.
+func (t *table) forget(v *conversation) {
+	v.list.remove(v)
+	t.setLive(v, false)
+	delete(t.byKey, v.key)
+}
+
+// list is a doubly linked list through the conversations, oldest in front.
+type list struct{ front, back *conversation }
+
+func (l *list) pushBack(v *conversation) {
+	v.list, v.prev, v.next = l, l.back, nil
+	if l.back == nil {
+		l.front = v
+	} else {
+		l.back.next = v
+	}
+	l.back = v
+}
+
+func (l *list) pushFront(v *conversation) {
+	v.list, v.prev, v.next = l, nil, l.front
+	if l.front == nil {
+		l.back = v
+	} else {
+		l.front.prev = v
+	}
+	l.front = v
+}
+
+func (l *list) remove(v *conversation) {
+	if v.prev == nil {
+		l.front = v.next
+	} else {
+		v.prev.next = v.next
+	}
+	if v.next == nil {
+		l.back = v.prev
+	} else {
+		v.next.prev = v.prev
+	}
+	v.list, v.prev, v.next = nil, nil, nil
+}

@@ -1,0 +1,115 @@
+package routing
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// replica is what the core knows about one replica.
+type replica struct {
+	server   int
+	state    State
+	inFlight int
+	chosen   uint64 // Core.choices when it was last chosen
+	load     Load
+	observed time.Time
+	warm     bool // a turn was completed here in this epoch
+	served   counters
+}
+
+// counters count requests by reason.
+type counters struct {
+	placed, sticky, spilledIn, movedIn, pinned, unbound int64
+}
+
+// server is one engine process with its replicas.
+type server struct {
+	replicas []int
+	inFlight int // all requests open there
+	unplaced int // those of them whose replica the engine chose
+	chosen   uint64
+}
+
+// takesNew tells whether new conversations may be placed there. An unknown
+// replica may turn out to be ready.
+func (r *replica) takesNew() bool { return r.state == Ready || r.state == Unknown }
+
+// kvUsed is the share of the KV cache in use, NaN when no fresh scrape says it.
+func (r *replica) kvUsed() float64 {
+	if r.observed.IsZero() || r.load.Stale || r.load.KVUsed < 0 || r.load.KVUsed > 1 {
+		return math.NaN()
+	}
+	return r.load.KVUsed
+}
+
+// pressure is the number of requests in flight on a replica: those the core
+// sent there, and an even share of those whose rank the engine chose.
+func (c *Core) pressure(i int) float64 {
+	s := &c.servers[c.replicas[i].server]
+	return float64(c.replicas[i].inFlight) + s.share()
+}
+
+// share is the part of the unplaced requests that falls on each replica.
+func (s *server) share() float64 {
+	if s.unplaced == 0 {
+		return 0
+	}
+	return float64(s.unplaced) / float64(len(s.replicas))
+}
+
+// candidates are the replicas outside the tried servers in the best state that
+// any of them is in, in index order. What nobody has heard from is used only
+// when nothing is ready; a draining replica still answers, which is better than
+// refusing; a stuck one may recover.
+func (c *Core) candidates(tried []int) (tier State, among []int) {
+	for _, tier = range [...]State{Ready, Unknown, Draining, Stuck} {
+		among = c.among[:0]
+		for i := range c.replicas {
+			r := &c.replicas[i]
+			if r.state == tier && (len(tried) == 0 || !slices.Contains(tried, r.server)) {
+				among = append(among, i)
+			}
+		}
+		if len(among) > 0 {
+			break
+		}
+	}
+	return tier, among
+}
+
+// field is a set of candidates that criteria narrow down, one after the other,
+// in place. It is never empty.
+type field []int
+
+// field copies candidates to where they can be narrowed down.
+func (c *Core) field(among []int) field {
+	c.scratch = append(c.scratch[:0], among...)
+	return c.scratch
+}
+
+// least keeps the candidates whose value is within slack of the lowest. NaN, the
+// value that is not known, decides nothing: such a candidate stays.
+func (f field) least(slack float64, value func(i int) float64) field {
+	lowest := math.Inf(1)
+	for _, i := range f {
+		if v := value(i); v < lowest {
+			lowest = v
+		}
+	}
+	return slices.DeleteFunc(f, func(i int) bool { return value(i) > lowest+slack })
+}
+
+// prefer keeps the candidates that have a property, or all when none has it.
+func (f field) prefer(has func(i int) bool) field {
+	if !slices.ContainsFunc(f, has) {
+		return f
+	}
+	return slices.DeleteFunc(f, func(i int) bool { return !has(i) })
+}
+
+// leastRecent ends a comparison: of equals the least recently chosen, which
+// spreads a burst and alternates between idle replicas.
+func (c *Core) leastRecent(f field) int {
+	return f.least(0, func(i int) float64 { return float64(c.replicas[i].chosen) })[0]
+}
