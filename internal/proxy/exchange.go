@@ -1,0 +1,379 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"lmwarden/internal/llmapi"
+	"lmwarden/internal/pool"
+	"lmwarden/internal/routing"
+	"lmwarden/internal/session"
+)
+
+// furtherTries is in how many other failure domains a request is tried after an
+// attempt that failed before the client saw a byte.
+const furtherTries = 2
+
+// bytesPerToken estimates a prompt's length until the engine tells it.
+const bytesPerToken = 4
+
+var (
+	errGone   = errors.New("the client left")
+	errSilent = errors.New("the engine sent no byte in time")
+)
+
+// exchange is one request on an engine's route, and its answer.
+type exchange struct {
+	h       *Handler
+	w       http.ResponseWriter
+	r       *http.Request
+	control *http.ResponseController
+	route   route
+	rec     Record
+
+	facts *llmapi.Facts // nil on routes whose bodies are not read
+	body  []byte        // as it goes to the engine
+	turn  *session.Turn
+	lease lease
+
+	// Of the attempt in force.
+	ctx   context.Context
+	watch *time.Timer
+	heard bool // its answer's body began
+
+	started   bool // status and headers are on their way to the client
+	streaming bool // they announce events of a dialect
+	settled   bool
+	cut       bool // the connection must not look cleanly ended
+}
+
+// ServeHTTP implements http.Handler for the client listener.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id := requestID(r)
+	w.Header()[headerRequestID] = []string{id}
+	rt, allow := find(r)
+	if rt.kind != kindForward {
+		h.serveLocal(w, r, rt, allow)
+		return
+	}
+	x := &exchange{
+		h: h, w: w, r: r,
+		control: http.NewResponseController(w),
+		route:   rt,
+		rec:     Record{Time: time.Now(), RequestID: id, Path: rt.path},
+	}
+	defer x.finish()
+	if f := x.prepare(); f != nil {
+		x.fail(f)
+		return
+	}
+	x.run()
+}
+
+// prepare reads the request, finds its model and its conversation, and takes a
+// lease for it.
+func (x *exchange) prepare() *failure {
+	h := x.h
+	if h.stopping.Load() {
+		return stopping()
+	}
+	body, f := h.readBody(x.w, x.r)
+	x.rec.BytesIn = int64(len(body))
+	if f != nil {
+		return f
+	}
+	if f := x.parse(body); f != nil {
+		return f
+	}
+	asked := ""
+	if x.facts != nil {
+		asked = x.facts.Model
+	}
+	model, ok := h.models.lookup(asked)
+	if !ok {
+		return unknownModel(asked, h.names())
+	}
+	name, served := model.names()
+	x.rec.Model = name
+	rank, err := pin(x.r.Header)
+	if err != nil {
+		return badPin(err, len(model.View().Replicas))
+	}
+
+	id := h.sessions.Identify(x.rec.Time, session.Request{Model: name, Header: x.r.Header, Facts: x.facts})
+	x.rec.Identity, x.rec.Client = id, id.Client
+	req := pool.Request{
+		ID:           x.rec.RequestID,
+		Conversation: id.Name,
+		Key:          routing.Key(id.Key),
+		Parent:       routing.Key(id.Parent),
+		Extends:      routing.Key(id.Extends),
+		Pin:          rank,
+		Path:         x.route.path,
+	}
+	x.body = body
+	if x.facts != nil {
+		req.Tokens = int64(x.facts.TextBytes / bytesPerToken)
+		if asked == "" {
+			served = "" // the engine knows its only model as well as we do
+		}
+		x.body = x.facts.Splice(body, served, true)
+	}
+	if x.lease, err = model.acquire(x.r.Context(), req); err != nil {
+		if x.r.Context().Err() != nil {
+			return clientGone(err)
+		}
+		return refused(err, rank, len(model.View().Replicas))
+	}
+	x.turn = h.sessions.Begin(x.rec.Time, id, name)
+	x.rec.Decision = x.lease.Decision()
+	return nil
+}
+
+// parse reads the body's facts where it is JSON.
+func (x *exchange) parse(body []byte) *failure {
+	if x.r.Method != http.MethodPost || x.route.api == llmapi.RouteOther && !x.hasJSON() {
+		return nil
+	}
+	facts, err := llmapi.Parse(x.route.api, body)
+	if err != nil {
+		return badRequest("%v", err)
+	}
+	x.facts, x.rec.Stream = facts, facts.Stream
+	return nil
+}
+
+func (x *exchange) hasJSON() bool {
+	kind, _, _ := mime.ParseMediaType(x.r.Header.Get("Content-Type"))
+	return kind == "application/json"
+}
+
+// run makes attempts until one is answered or none is left.
+func (x *exchange) run() {
+	busy := false
+	for {
+		x.rec.Attempts++
+		res, release, err := x.attempt()
+		if err == nil && res.StatusCode == http.StatusServiceUnavailable && !busy && x.rec.Attempts <= furtherTries {
+			// Overload of one server, so one other may try; a retry of everything
+			// would multiply the overload.
+			busy = true
+			if x.retry(errBusy) == nil {
+				io.CopyN(io.Discard, res.Body, 4<<10) // so that the connection can be kept
+				release()
+				continue
+			}
+		}
+		if err == nil {
+			err = x.relay(res)
+		}
+		release()
+		if err == nil {
+			return
+		}
+		if err = x.why(err); errors.Is(err, errGone) {
+			x.settle(Cancelled, err)
+			return
+		}
+		failed := replicaName(x.rec.Decision)
+		if errors.Is(err, errSilent) || x.rec.Attempts > furtherTries || x.retry(err) != nil {
+			x.fail(unanswered(err, failed, x.rec.Attempts))
+			return
+		}
+	}
+}
+
+// retry moves the lease to another failure domain.
+func (x *exchange) retry(cause error) error {
+	x.h.logger.Debug("attempt failed",
+		slog.String(keyRequestID, x.rec.RequestID),
+		slog.Int(keyAttempt, x.rec.Attempts),
+		slog.String(keyReplica, replicaName(x.rec.Decision)),
+		slog.String(keyError, cause.Error()))
+	if err := x.lease.Retry(cause); err != nil {
+		return err
+	}
+	x.rec.Decision = x.lease.Decision()
+	return nil
+}
+
+// attempt sends the request to the lease's target and returns when the answer's
+// headers are in. The caller must release it, whatever the error.
+func (x *exchange) attempt() (*http.Response, func(), error) {
+	ctx, cancel := context.WithCancelCause(x.r.Context())
+	x.ctx, x.heard, x.watch = ctx, false, nil
+	if d := x.h.limits.FirstByte; d > 0 {
+		x.watch = time.AfterFunc(d, func() { cancel(errSilent) })
+	}
+	target := x.lease.Target()
+	header := outbound(x.r, x.route.api, x.rec.RequestID, target)
+	to := engineURL(target.Base, x.route.path, x.r.URL)
+	res, err := x.h.engines.send(ctx, func(ctx context.Context) *http.Request {
+		req := (&http.Request{
+			Method: x.r.Method, URL: to, Host: to.Host, Header: header,
+			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		}).WithContext(ctx)
+		if len(x.body) > 0 {
+			req.Body, req.ContentLength = newReplay(x.body), int64(len(x.body))
+		}
+		return req
+	})
+	return res, func() {
+		if x.watch != nil {
+			x.watch.Stop()
+		}
+		if res != nil {
+			res.Body.Close()
+		}
+		cancel(nil)
+	}, err
+}
+
+// engineURL is the engine's address for a request. The client's query is passed
+// on byte for byte.
+func engineURL(base *url.URL, path string, asked *url.URL) *url.URL {
+	u := *base
+	u.RawPath = strings.TrimSuffix(base.EscapedPath(), "/") + path
+	u.Path, _ = url.PathUnescape(u.RawPath)
+	u.ForceQuery = asked.ForceQuery
+	switch {
+	case u.RawQuery == "":
+		u.RawQuery = asked.RawQuery
+	case asked.RawQuery != "":
+		u.RawQuery += "&" + asked.RawQuery
+	}
+	return &u
+}
+
+// hear notes that the engine sent bytes of an answer's body.
+func (x *exchange) hear() {
+	if !x.heard {
+		x.heard = true
+		x.lease.FirstByte()
+	}
+	if x.watch != nil {
+		if d := x.h.limits.Idle; d > 0 {
+			x.watch.Reset(d)
+		} else {
+			x.watch.Stop()
+		}
+	}
+}
+
+// why tells the reason behind an attempt's error: a client that left and an
+// engine that stays silent both look like a cancelled context.
+func (x *exchange) why(err error) error {
+	switch {
+	case errors.Is(err, errGone):
+		return err
+	case x.r.Context().Err() != nil:
+		return fmt.Errorf("%w: %w", errGone, context.Cause(x.r.Context()))
+	case context.Cause(x.ctx) == errSilent:
+		return errSilent
+	}
+	return err
+}
+
+// announce puts the engine's headers and ours on the answer, once.
+func (x *exchange) announce(res *http.Response) http.Header {
+	h := x.w.Header()
+	copyAnswer(h, res.Header)
+	if res.StatusCode == http.StatusServiceUnavailable && h["Retry-After"] == nil {
+		h["Retry-After"] = []string{strconv.Itoa(int(retrySoon / time.Second))} // vLLM's own has none
+	}
+	x.sign(h)
+	return h
+}
+
+// sign says on an answer who served it, and why there.
+func (x *exchange) sign(h http.Header) {
+	d := x.rec.Decision
+	if d.Reason == "" {
+		return
+	}
+	h[headerReplica] = []string{replicaName(d)}
+	h[headerDecision] = []string{string(d.Reason)}
+	if name := x.rec.Identity.Name; name != "" && d.Reason != routing.Unbound && d.Reason != routing.Off {
+		h[headerConversation] = []string{name}
+	}
+}
+
+// replicaName is how headers and logs name where a request went.
+func replicaName(d routing.Decision) string {
+	if d.Replica == routing.None {
+		return "engine"
+	}
+	return strconv.Itoa(d.Replica)
+}
+
+// fail answers with an error of our own. Nothing may have been sent before.
+func (x *exchange) fail(f *failure) {
+	x.settle(f.outcome, errors.New(f.reason()))
+	if f.outcome == Cancelled {
+		x.cut = true
+		return
+	}
+	x.sign(x.w.Header())
+	x.started, x.rec.Status = true, f.code()
+	// An error here is the client's end; there is nothing left to tell it.
+	_ = f.write(x.w, dialectOf(x.r, x.route))
+}
+
+// settle fixes the outcome. Only the first call counts.
+func (x *exchange) settle(o Outcome, cause error) {
+	if x.settled {
+		return
+	}
+	x.settled, x.rec.Outcome = true, o
+	if cause != nil {
+		x.rec.Error = cause.Error()
+	}
+	if o == Cancelled && !x.started {
+		x.rec.Status = statusCancelled
+	}
+}
+
+// finish runs on every path: it ends the lease and the turn once, and records
+// the request.
+func (x *exchange) finish() {
+	p := recover()
+	if p != nil {
+		x.settle(GatewayError, fmt.Errorf("panic: %v", p))
+		x.cut = true
+		if p != http.ErrAbortHandler {
+			x.h.logger.Error("panic in a request",
+				slog.String(keyRequestID, x.rec.RequestID),
+				slog.String(keyError, fmt.Sprint(p)),
+				slog.String(keyStack, string(debug.Stack())))
+		}
+	}
+	rec, now := &x.rec, time.Now()
+	rec.Duration = now.Sub(rec.Time)
+	u := rec.Usage
+	if x.lease != nil {
+		x.lease.End(routing.Outcome{
+			OK:     rec.Outcome == OK,
+			Prompt: u.Prompt, Cached: u.Cached, Completion: u.Completion,
+			Known: u.Known, CachedKnown: u.CacheState == llmapi.CacheReported,
+		})
+	}
+	x.turn.End(now, u)
+	if x.h.recorder != nil {
+		x.h.recorder.Record(*rec)
+	}
+	rec.log(x.h.logger)
+	if x.cut {
+		// The server then closes the connection without the mark of a complete body.
+		panic(http.ErrAbortHandler)
+	}
+}

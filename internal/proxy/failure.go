@@ -1,0 +1,174 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"lmwarden/internal/llmapi"
+	"lmwarden/internal/pool"
+	"lmwarden/internal/routing"
+)
+
+// A refused client is told to come back within these bounds. Claude Code gives
+// up at once on more than 45 s.
+const (
+	retrySoon = 2 * time.Second
+	retryLate = 30 * time.Second
+)
+
+// failure is an answer that the gateway makes itself.
+type failure struct {
+	llmapi.Error
+	status int    // when it is not the one of the kind
+	allow  string // methods, for a 405
+	close  bool   // the rest of the request is not worth reading
+	// cause is for operators; it may hold addresses. It defaults to the message.
+	cause   error
+	outcome Outcome
+}
+
+func fail(kind llmapi.ErrorKind, outcome Outcome, format string, args ...any) *failure {
+	return &failure{Error: llmapi.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}, outcome: outcome}
+}
+
+func badRequest(format string, args ...any) *failure {
+	return fail(llmapi.KindBadRequest, ClientError, format, args...)
+}
+
+// clientGone is a failure that nobody reads.
+func clientGone(cause error) *failure {
+	f := fail(llmapi.KindBadRequest, Cancelled, "the client left")
+	f.cause = fmt.Errorf("%w: %w", errGone, cause)
+	return f
+}
+
+func tooLarge(limit int64) *failure {
+	f := fail(llmapi.KindTooLarge, ClientError, "the request body is larger than this gateway's limit of %d bytes", limit)
+	f.close = true
+	return f
+}
+
+func stopping() *failure {
+	f := fail(llmapi.KindStopping, GatewayError, "the gateway is stopping; try again in a moment")
+	f.RetryAfter, f.close = retrySoon, true
+	return f
+}
+
+// notHere answers a path or a method that the gateway does not serve.
+func notHere(r *http.Request, allow string) *failure {
+	if allow != "" {
+		f := badRequest("%s does not take %s; use %s", clip(r.URL.Path), clip(r.Method), allow)
+		f.status, f.allow = http.StatusMethodNotAllowed, allow
+		return f
+	}
+	f := badRequest("no such route: %s %s; this gateway serves the OpenAI and Anthropic APIs under /v1, such as /v1/chat/completions, /v1/responses and /v1/messages", clip(r.Method), clip(r.URL.Path))
+	f.status = http.StatusNotFound
+	return f
+}
+
+func unknownModel(name string, known []string) *failure {
+	if name == "" {
+		return badRequest("the request names no model; this gateway serves %s", list(known))
+	}
+	return fail(llmapi.KindUnknownModel, ClientError, "the model %q does not exist; this gateway serves %s", clip(name), list(known))
+}
+
+func badPin(err error, replicas int) *failure {
+	if replicas == 1 {
+		return badRequest("%v; the only replica is 0", err)
+	}
+	return badRequest("%v; allowed are 0 to %d", err, replicas-1)
+}
+
+// refused is the answer when the pool has no replica for a request.
+func refused(err error, pin int, replicas int) *failure {
+	var r *pool.Refused
+	if !errors.As(err, &r) {
+		f := fail(llmapi.KindNoReplica, GatewayError, "no replica could be chosen")
+		f.RetryAfter, f.cause = retrySoon, err
+		return f
+	}
+	var f *failure
+	switch r.Why {
+	case routing.NoSuchReplica:
+		return badPin(fmt.Errorf("%s %d is not a replica", headerRank, pin), replicas)
+	case routing.PinDown:
+		f = fail(llmapi.KindNoReplica, GatewayError, "replica %d, which %s asks for, is down; leave the header out to be served by another one", pin, headerRank)
+	case routing.NoReplica:
+		f = fail(llmapi.KindNoReplica, GatewayError, "no replica of this model is up")
+	default:
+		f = fail(llmapi.KindOverloaded, GatewayError, "the model takes no further request now: %s", r.Why)
+	}
+	f.RetryAfter = retrySoon
+	if r.RetryAfter > 0 {
+		f.RetryAfter = min(r.RetryAfter, retryLate)
+	}
+	return f
+}
+
+// unanswered is the answer when every attempt failed before its first byte.
+func unanswered(cause error, replica string, attempts int) *failure {
+	kind := llmapi.KindEngineUnreachable
+	if errors.Is(cause, errSilent) {
+		kind = llmapi.KindEngineTimeout
+	}
+	f := fail(kind, EngineError, "replica %s %s", replica, describe(cause))
+	if attempts > 1 {
+		f.Message += fmt.Sprintf("; it was the last of %d attempts", attempts)
+	}
+	f.cause = cause
+	return f
+}
+
+// write answers the client. The error is the client's end of the connection.
+func (f *failure) write(w http.ResponseWriter, d llmapi.Dialect) error {
+	h := w.Header()
+	if f.close {
+		h.Set("Connection", "close")
+	}
+	if f.status == 0 {
+		return f.Error.Write(w, d)
+	}
+	if f.allow != "" {
+		h.Set("Allow", f.allow)
+	}
+	h.Set("Content-Type", "application/json")
+	h.Set(headerError, string(f.Kind))
+	w.WriteHeader(f.code())
+	_, err := w.Write(f.Body(d))
+	return err
+}
+
+func (f *failure) code() int {
+	if f.status != 0 {
+		return f.status
+	}
+	return f.Status()
+}
+
+func (f *failure) reason() string {
+	if f.cause != nil {
+		return f.cause.Error()
+	}
+	return f.Message
+}
+
+// list names models for a person.
+func list(names []string) string {
+	if len(names) == 0 {
+		return "no model yet"
+	}
+	const most = 20
+	names = slices.Clone(names)
+	for i := range names {
+		names[i] = fmt.Sprintf("%q", names[i])
+	}
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,167 @@
+// Package proxy is the data plane: it takes requests from clients, finds their
+// conversation, holds a lease on a replica while an engine answers, and forwards
+// the answer byte for byte. It retries what no client has seen yet, and never
+// lets an answer that was cut short look finished.
+//
+// It decides nothing about placement (that is the routing core, behind pool),
+// parses no message (llmapi), and knows nothing of pages or metrics: each
+// finished request goes to a Recorder.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"lmwarden/internal/pool"
+	"lmwarden/internal/routing"
+	"lmwarden/internal/session"
+)
+
+// Options are what New needs.
+type Options struct {
+	// Models finds pools; required. *pool.Set is one.
+	Models Models
+	// Sessions tells conversations apart; required.
+	Sessions *session.Table
+	// Recorder gets every finished request; nil for none.
+	Recorder Recorder
+	// Logger gets one line per finished request; nil for none.
+	Logger *slog.Logger
+	Limits Limits
+}
+
+// Models finds the pool that serves a name.
+type Models interface {
+	// Lookup takes the name that a client sent, empty for none.
+	Lookup(model string) (*pool.Pool, bool)
+	Pools() []*pool.Pool
+}
+
+// Limits bound what one request may take. A zero field means its default, a
+// negative duration means no limit.
+type Limits struct {
+	// MaxBody is the largest request body in bytes. Default 64 MiB.
+	MaxBody int64
+	// BodyStall ends a request whose body brings no byte for so long. Default
+	// 30 s.
+	BodyStall time.Duration
+	// Connect bounds the connection to an engine. Default 3 s.
+	Connect time.Duration
+	// FirstByte bounds the wait for the first byte of an answer's body, queueing
+	// and prefill included, and the whole generation when the answer is not
+	// streamed. Default 30 minutes.
+	FirstByte time.Duration
+	// Idle bounds the silence between two bytes of an answer. Default 5 minutes.
+	Idle time.Duration
+	// ClientStall ends an answer whose client takes no byte for so long. Default
+	// 2 minutes.
+	ClientStall time.Duration
+}
+
+func (l Limits) withDefaults() Limits {
+	or := func(d *time.Duration, def time.Duration) {
+		switch {
+		case *d == 0:
+			*d = def
+		case *d < 0:
+			*d = 0
+		}
+	}
+	if l.MaxBody <= 0 {
+		l.MaxBody = 64 << 20
+	}
+	or(&l.BodyStall, 30*time.Second)
+	or(&l.Connect, 3*time.Second)
+	or(&l.FirstByte, 30*time.Minute)
+	or(&l.Idle, 5*time.Minute)
+	or(&l.ClientStall, 2*time.Minute)
+	return l
+}
+
+// Handler serves the client listener. Safe for concurrent use.
+type Handler struct {
+	models   models
+	sessions *session.Table
+	recorder Recorder
+	logger   *slog.Logger
+	limits   Limits
+	engines  *transport
+	buffers  sync.Pool // of *[streamBuffer]byte
+	stopping atomic.Bool
+}
+
+// models, backend and lease are what the handler uses of pool.
+type models interface {
+	lookup(model string) (backend, bool)
+	all() []backend
+}
+
+type backend interface {
+	names() (name, served string)
+	View() pool.View
+	acquire(context.Context, pool.Request) (lease, error)
+}
+
+type lease interface {
+	Decision() routing.Decision
+	Target() pool.Target
+	FirstByte()
+	Retry(err error) error
+	End(routing.Outcome)
+}
+
+// New builds the handler and its connections to engines.
+func New(o Options) (*Handler, error) {
+	if o.Models == nil {
+		return nil, errors.New("proxy: Options.Models is missing")
+	}
+	if o.Sessions == nil {
+		return nil, errors.New("proxy: Options.Sessions is missing")
+	}
+	return newHandler(o, poolModels{o.Models}, nil), nil
+}
+
+func newHandler(o Options, m models, dial dialFunc) *Handler {
+	h := &Handler{
+		models:   m,
+		sessions: o.Sessions,
+		recorder: o.Recorder,
+		logger:   o.Logger,
+		limits:   o.Limits.withDefaults(),
+	}
+	if h.logger == nil {
+		h.logger = slog.New(slog.DiscardHandler)
+	}
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: h.limits.Connect, KeepAlive: 15 * time.Second}).DialContext
+	}
+	h.engines = newTransport(dial)
+	h.buffers.New = func() any { return new([streamBuffer]byte) }
+	return h
+}
+
+// Server is an http.Server for the client listener with the time limits that
+// agents and streams need: none on a whole request or answer (the handler limits
+// each read and write), and long idle times, since agents think between turns
+// and do not repeat a POST whose connection was closed under it.
+func (h *Handler) Server() *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 30 * time.Second,
+		IdleTimeout:       15 * time.Minute,
+		ErrorLog:          slog.NewLogLogger(h.logger.Handler(), slog.LevelDebug),
+	}
+}
+
+// Stopping makes the handler refuse new requests; open ones go on to their end.
+func (h *Handler) Stopping() { h.stopping.Store(true) }
+
+// Close lets go of idle connections to engines. Call it when the listener's
+// server has shut down.
+func (h *Handler) Close() { h.engines.close() }

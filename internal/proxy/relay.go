@@ -1,0 +1,293 @@
+package proxy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+
+	"lmwarden/internal/llmapi"
+)
+
+// streamBuffer is the size of a stream's read buffer. An event that is larger
+// passes in parts.
+const streamBuffer = 16 << 10
+
+// wholeLimit bounds an answer that is read to its end before it is forwarded; a
+// longer one is forwarded as it comes.
+const wholeLimit = 32 << 20
+
+var (
+	errAborted   = errors.New("the engine cut the answer short")
+	errTruncated = errors.New("the engine's answer ended early")
+	errBusy      = errors.New("the engine answered 503")
+	errNotJSON   = errors.New("the engine's answer is not JSON")
+	errReported  = errors.New("the engine reported an error in its answer")
+)
+
+// unsent is a failure of an attempt of which the client has seen nothing.
+type unsent struct{ cause error }
+
+func (e *unsent) Error() string { return e.cause.Error() }
+func (e *unsent) Unwrap() error { return e.cause }
+
+// relay forwards an engine's answer. An *unsent error leaves the request open:
+// another attempt may be made. Every other ending is settled here.
+func (x *exchange) relay(res *http.Response) error {
+	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	x.streaming = false
+	generated := x.route.api.Generates() && res.StatusCode/100 == 2
+	switch {
+	case x.route.api == llmapi.RouteOther, res.Header.Get("Content-Encoding") != "":
+		return x.relayRaw(res, nil)
+	case generated && kind == "text/event-stream":
+		return x.relayStream(res)
+	case generated && kind != "application/json":
+		return &unsent{fmt.Errorf("%w, but %q", errNotJSON, clip(kind))}
+	}
+	return x.relayWhole(res)
+}
+
+// relayStream forwards events as they come. Only complete events pass, and each
+// is looked at before it does: an engine that dies ends its other streams with
+// events that look like a regular end, and those must not reach the client.
+func (x *exchange) relayStream(res *http.Response) error {
+	x.streaming = true
+	observer := llmapi.NewObserver(x.route.api)
+	defer func() { x.rec.Usage = observer.Usage() }()
+	var filter *llmapi.UsageFilter
+	if x.facts.UsageMissing() {
+		filter = llmapi.NewUsageFilter()
+	}
+	buf := x.h.buffers.Get().(*[streamBuffer]byte)
+	defer x.h.buffers.Put(buf)
+
+	var filtered []byte
+	held := 0 // bytes of an incomplete event at the front of buf
+	for {
+		n, err := res.Body.Read(buf[held:])
+		if n > 0 {
+			x.hear()
+		}
+		read := buf[:held+n]
+		end := completeEvents(read)
+		if len(read) == streamBuffer && end == 0 {
+			end = len(read)
+		}
+		if events := read[:end]; end > 0 {
+			good := observer.Observe(events)
+			aborted := observer.Ending() == llmapi.EndAborted
+			if aborted {
+				if !x.started {
+					return x.broken(errAborted)
+				}
+				events = events[:good]
+			}
+			if filter != nil {
+				filtered = filter.Filter(filtered[:0], events)
+				events = filtered
+			}
+			if !x.send(res, events) {
+				return nil
+			}
+			if aborted {
+				return x.broken(errAborted)
+			}
+			held = copy(buf[:], read[end:])
+		} else {
+			held = len(read)
+		}
+		if err == nil {
+			continue
+		}
+		switch observer.Ending() {
+		case llmapi.EndComplete:
+			x.settle(OK, nil)
+			return nil
+		case llmapi.EndError:
+			x.settle(EngineError, errReported)
+			return nil
+		}
+		if err == io.EOF {
+			err = errTruncated
+		}
+		return x.broken(err)
+	}
+}
+
+// completeEvents returns the length of the complete events at the front of b.
+func completeEvents(b []byte) int {
+	end := 0
+	if i := bytes.LastIndex(b, []byte("\n\n")); i >= 0 {
+		end = i + 2
+	}
+	if i := bytes.LastIndex(b[end:], []byte("\n\r\n")); i >= 0 {
+		end += i + 3
+	}
+	return end
+}
+
+// relayWhole reads an answer to its end before the client sees its first byte,
+// so that a reset in the middle, or an answer that the engine cut short, can
+// still be made again elsewhere.
+func (x *exchange) relayWhole(res *http.Response) error {
+	var b bytes.Buffer
+	if n := res.ContentLength; n > 0 && n <= promised {
+		b.Grow(int(n) + bytes.MinRead)
+	}
+	limited := io.LimitedReader{R: hearing{x, res.Body}, N: wholeLimit}
+	if _, err := b.ReadFrom(&limited); err != nil {
+		return x.broken(err)
+	}
+	if limited.N == 0 {
+		return x.relayRaw(res, b.Bytes())
+	}
+	outcome, cause := outcomeOf(res.StatusCode)
+	if outcome == OK {
+		usage, ending := llmapi.ReadAnswer(x.route.api, b.Bytes())
+		x.rec.Usage = usage
+		switch {
+		case !x.route.api.Generates():
+		case ending == llmapi.EndNone:
+			return x.broken(errTruncated)
+		case ending == llmapi.EndAborted:
+			return x.broken(errAborted)
+		case ending == llmapi.EndError:
+			outcome, cause = EngineError, errReported
+		}
+	}
+	x.announce(res).Set("Content-Length", strconv.Itoa(b.Len()))
+	if x.send(res, b.Bytes()) {
+		x.settle(outcome, cause)
+	}
+	return nil
+}
+
+// relayRaw forwards an answer that is not read, behind the bytes of it that were
+// read already.
+func (x *exchange) relayRaw(res *http.Response, head []byte) error {
+	buf := x.h.buffers.Get().(*[streamBuffer]byte)
+	defer x.h.buffers.Put(buf)
+	n, err := res.Body.Read(buf[:])
+	if head == nil && n == 0 && err != nil && err != io.EOF {
+		return x.broken(err)
+	}
+	h := x.announce(res)
+	if res.ContentLength >= 0 {
+		h.Set("Content-Length", strconv.FormatInt(res.ContentLength, 10))
+	}
+	if !x.send(res, head) {
+		return nil
+	}
+	for ; ; n, err = res.Body.Read(buf[:]) {
+		if n > 0 {
+			x.hear()
+		}
+		if !x.send(res, buf[:n]) {
+			return nil
+		}
+		switch err {
+		case nil:
+		case io.EOF:
+			x.settle(outcomeOf(res.StatusCode))
+			return nil
+		default:
+			return x.broken(err)
+		}
+	}
+}
+
+// send passes bytes on at once, the status and headers before the first ones. It
+// reports false when the client is gone.
+func (x *exchange) send(res *http.Response, b []byte) bool {
+	x.start(res)
+	if len(b) == 0 {
+		return true
+	}
+	if x.rec.TTFB == 0 {
+		x.rec.TTFB = time.Since(x.rec.Time)
+	}
+	n, err := x.write(b)
+	x.rec.BytesOut += int64(n)
+	if err != nil {
+		x.cut = true
+		x.settle(Cancelled, fmt.Errorf("%w: %w", errGone, err))
+		return false
+	}
+	return true
+}
+
+// start commits the answer's status and headers. From here on nothing can be
+// retried, so the request's body is let go.
+func (x *exchange) start(res *http.Response) {
+	if x.started {
+		return
+	}
+	h := x.announce(res)
+	if x.streaming {
+		h["X-Accel-Buffering"] = []string{"no"} // nginx would hold the events back
+	}
+	x.w.WriteHeader(res.StatusCode)
+	x.started, x.rec.Status = true, res.StatusCode
+	x.body, x.facts = nil, nil
+}
+
+// write sends bytes to the client now, or fails when it takes none for too long.
+func (x *exchange) write(b []byte) (int, error) {
+	if d := x.h.limits.ClientStall; d > 0 {
+		_ = x.control.SetWriteDeadline(time.Now().Add(d))
+	}
+	n, err := x.w.Write(b)
+	if err == nil {
+		err = x.control.Flush()
+	}
+	return n, err
+}
+
+// broken ends an attempt that failed while its answer was being read. What the
+// client has not seen may be tried again; else it gets an error event on a
+// stream, and a cut connection, so that nothing looks finished.
+func (x *exchange) broken(err error) error {
+	if !x.started {
+		return &unsent{err}
+	}
+	x.cut = true
+	if err = x.why(err); errors.Is(err, errGone) {
+		x.settle(Cancelled, err)
+		return nil
+	}
+	if x.streaming {
+		n, _ := x.write(llmapi.ErrorEvent(x.route.api, "replica "+replicaName(x.rec.Decision)+" "+describe(err)))
+		x.rec.BytesOut += int64(n)
+	}
+	x.settle(EngineError, err)
+	return nil
+}
+
+// hearing notes every byte that an engine sends.
+type hearing struct {
+	x *exchange
+	r io.Reader
+}
+
+func (h hearing) Read(b []byte) (int, error) {
+	n, err := h.r.Read(b)
+	if n > 0 {
+		h.x.hear()
+	}
+	return n, err
+}
+
+func outcomeOf(status int) (Outcome, error) {
+	switch {
+	case status < 400:
+		return OK, nil
+	case status < 500:
+		return ClientError, fmt.Errorf("the engine answered %d", status)
+	}
+	return EngineError, fmt.Errorf("the engine answered %d", status)
+}
