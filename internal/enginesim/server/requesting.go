@@ -1,0 +1,290 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"lmwarden/internal/enginesim"
+)
+
+// prompt is one sequence to generate: its tokens and the answer it will get.
+type prompt struct {
+	tokens []enginesim.Token
+	answer answer
+}
+
+// generation is an admitted request: what its sequences are and what they became.
+type generation struct {
+	*job
+	engine    *engine
+	prompts   []prompt
+	sequences []*sequence
+}
+
+// end takes out of the engine whatever is still in it. It may be called at any time and
+// more than once.
+func (g *generation) end() {
+	for _, q := range g.sequences {
+		g.engine.abandon(q)
+	}
+}
+
+// request is a parsed request, ready to be given to the engine.
+type request struct {
+	prompts []prompt
+	salt    string
+	params  requestParams
+	// rank is the value of the rank header, empty when there is none or the route ignores it.
+	rank string
+}
+
+// rankHeader chooses the rank that serves a request.
+const rankHeader = "X-Data-Parallel-Rank"
+
+// submit picks ranks and gives every sequence of the request to the engine. The caller must
+// call end on the generation.
+func (s *Server) submit(q request) (*generation, *apiError) {
+	rank, refusal := s.pinnedRank(q.rank)
+	if refusal != nil {
+		return nil, refusal
+	}
+	g := &generation{job: newJob(), engine: s.engine, prompts: q.prompts}
+	for i, p := range q.prompts {
+		sequence, err := s.engine.add(g.job, i, rank, &enginesim.Sequence{
+			Prompt: p.tokens, Output: p.answer.tokens, Reason: p.answer.reason, Salt: q.salt,
+		}, q.params)
+		if err != nil {
+			g.end()
+			if errors.Is(err, errEngineGone) {
+				return nil, engineDead()
+			}
+			return nil, badRequest("", "%s", err)
+		}
+		g.sequences = append(g.sequences, sequence)
+	}
+	return g, nil
+}
+
+// pinnedRank reads the header as Python's int does: what is not an integer counts as
+// absent, an integer that is no rank is refused.
+func (s *Server) pinnedRank(header string) (int, *apiError) {
+	rank, shown, ok := pythonInt(header)
+	if !ok {
+		return enginesim.AnyRank, nil
+	}
+	if rank < 0 || rank >= s.replicas {
+		return 0, badRequest("", "data_parallel_rank %s is out of range [0, %d).", shown, s.replicas)
+	}
+	return rank, nil
+}
+
+// pythonInt parses s as Python's int(s) does, and returns how Python would print it. A number
+// beyond the range of int comes back as its nearest.
+func pythonInt(s string) (n int, shown string, ok bool) {
+	s = strings.TrimSpace(s)
+	digits := strings.TrimPrefix(s, "+")
+	negative := false
+	if digits == s {
+		digits = strings.TrimPrefix(s, "-")
+		negative = digits != s
+	}
+	var plain strings.Builder
+	for i := range len(digits) {
+		switch c := digits[i]; {
+		case c >= '0' && c <= '9':
+			plain.WriteByte(c)
+		case c == '_' && i > 0 && i < len(digits)-1 && digits[i-1] != '_': // only between digits
+		default:
+			return 0, "", false
+		}
+	}
+	if plain.Len() == 0 {
+		return 0, "", false
+	}
+	shown = strings.TrimLeft(plain.String(), "0")
+	if shown == "" {
+		return 0, "0", true
+	}
+	if negative {
+		shown = "-" + shown
+	}
+	n, err := strconv.Atoi(shown)
+	if err != nil {
+		n = math.MaxInt
+		if negative {
+			n = math.MinInt
+		}
+	}
+	return n, shown, true
+}
+
+// accept is what every generating route does first: it reads the body, and refuses when the
+// queue is full. On success the caller must call leave.
+func (s *Server) accept(r *http.Request) (b *body, leave func(), refusal *apiError) {
+	b, refusal = readBody(r)
+	if refusal != nil {
+		return nil, nil, refusal
+	}
+	if in := s.open.Add(1); s.maxQueued > 0 && int(in) > s.maxQueued {
+		s.open.Add(-1)
+		s.refused.Add(1)
+		return nil, nil, busy()
+	}
+	return b, func() { s.open.Add(-1) }, nil
+}
+
+// checkModel refuses a model that is not served. An empty name means the only model.
+func (s *Server) checkModel(name string) *apiError {
+	if name == "" {
+		return nil
+	}
+	for _, served := range s.models {
+		if name == served {
+			return nil
+		}
+	}
+	return unknownModel(name, strings.Join(s.models, ", "))
+}
+
+// noLimit is the max tokens of a request that has none.
+const noLimit = math.MinInt
+
+// maxTokens checks a request's max tokens and cuts it to the room that the prompt leaves, without an
+// error. unset is the value of a request that has none.
+func (s *Server) maxTokens(asked, prompt, unset int) (int, *apiError) {
+	if asked == noLimit {
+		asked = unset
+	}
+	if asked < 1 {
+		return 0, badRequest("max_tokens", "max_tokens must be at least 1, got %d. (parameter=max_tokens, value=%d)", asked, asked)
+	}
+	return min(asked, s.room(prompt)), nil
+}
+
+func checkTemperature(t float64) *apiError {
+	if t >= 0 && t <= 2 {
+		return nil
+	}
+	value := pythonFloat(t)
+	return badRequest("temperature", "temperature must be in [0, 2], got %s. (parameter=temperature, value=%s)", value, value)
+}
+
+// charactersPerToken is the length of the longest token of the vocabulary, <|endoftext|>: a
+// text of more characters than that many per token is refused unseen.
+const charactersPerToken = 13
+
+// render turns a conversation into the model's prompt and checks that it fits.
+func (s *Server) render(messages []message, tools []tool) ([]enginesim.Token, *apiError) {
+	characters := len("<|im_start|>assistant\n")
+	in := make([]enginesim.Message, len(messages))
+	for i, m := range messages {
+		in[i] = enginesim.Message{Role: m.role, Content: m.content}
+		characters += len("<|im_start|>") + len(m.role) + len("\n") + utf8.RuneCountInString(m.content) + len("<|im_end|>\n")
+		for _, c := range m.calls {
+			in[i].ToolCalls = append(in[i].ToolCalls, enginesim.ToolCall{Name: c.name, Arguments: json.RawMessage(c.arguments)})
+		}
+	}
+	if e := s.checkCharacters(characters); e != nil {
+		return nil, e
+	}
+	offered := make([]json.RawMessage, len(tools))
+	for i, t := range tools {
+		offered[i] = encode(t.template())
+	}
+	tokens := s.tokenizer.Render(in, offered, true)
+	return tokens, s.checkLength(len(tokens))
+}
+
+func (s *Server) checkCharacters(n int) *apiError {
+	limit := s.params.ModelLen()
+	if n <= limit*charactersPerToken {
+		return nil
+	}
+	return badRequest("input_text", "This model's maximum context length is %d tokens. However, your prompt contains %d characters "+
+		"(more than %d characters, which is the upper bound for %d input tokens). Please reduce the length of the input prompt. "+
+		"(parameter=input_text, value=%d)", limit, n, limit*charactersPerToken, limit, n)
+}
+
+func (s *Server) checkLength(tokens int) *apiError {
+	if s.params.CheckPrompt(tokens) == nil {
+		return nil
+	}
+	// The engine stops to tokenize one token behind the limit.
+	limit := s.params.ModelLen()
+	seen := min(tokens, limit+1)
+	return badRequest("input_tokens", "This model's maximum context length is %d tokens. However, your prompt contains at least %d input tokens, "+
+		"which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. "+
+		"(parameter=input_tokens, value=%d)", limit, seen, seen)
+}
+
+// room is how many tokens an answer to a prompt may have at most.
+func (s *Server) room(prompt int) int { return s.params.ModelLen() - prompt }
+
+// whole waits until every sequence is done and returns the reasons why each ended.
+func (g *generation) whole(ctx context.Context) (usage, []string, error) {
+	var u usage
+	reasons := make([]string, len(g.prompts))
+	for left := len(g.prompts); left > 0; {
+		events, err := g.next(ctx, 0)
+		if err != nil {
+			return u, nil, err
+		}
+		for _, e := range events {
+			u.add(e)
+			if e.done {
+				reasons[e.part] = e.reason
+				left--
+			}
+		}
+	}
+	return u, reasons, nil
+}
+
+// fingerprint tells the engine's version and its parallel degree.
+func (s *Server) fingerprint() string {
+	degree := ""
+	if s.replicas > 1 {
+		degree = fmt.Sprintf("-dp%d", s.replicas)
+	}
+	return "vllm-" + s.version.text + degree + "-" + s.build
+}
+
+// fail answers a request whose generation ended without a result: the client left, or the engine
+// stopped.
+func (s *Server) fail(w http.ResponseWriter, err error, refuse func(http.ResponseWriter, *apiError)) {
+	if errors.Is(err, errEngineGone) {
+		refuse(w, engineDead())
+	}
+}
+
+// failStream ends a chat or completions stream that the engine refused after its headers were sent.
+func (s *Server) failStream(out *stream, e *apiError) {
+	style := compact
+	if !s.version.atLeast(0, 33) {
+		style = spaced
+	}
+	out.raw("data: " + string(appendJSON(nil, e.openAI(), style)) + "\n\n")
+	out.done()
+}
+
+// requestID is the client's own id of a request, or a new one.
+func requestID(r *http.Request) string {
+	if id := r.Header.Get("X-Request-Id"); id != "" {
+		return id
+	}
+	return newID("")
+}
+
+// newID returns the prefix and 16 random hexadecimal digits.
+func newID(prefix string) string { return fmt.Sprintf("%s%016x", prefix, rand.Uint64()) }
+
+func unixNow() int64 { return time.Now().Unix() }
