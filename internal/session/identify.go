@@ -46,10 +46,7 @@ func (t *Table) Identify(now time.Time, r Request) Identity {
 	if f == nil {
 		f = &llmapi.Facts{}
 	}
-	switch f.Route {
-	case llmapi.RouteChat, llmapi.RouteCompletions, llmapi.RouteResponses, llmapi.RouteMessages:
-		id.Turn = true
-	}
+	id.Turn = f.Route.Generates()
 	c := read(t.extractors, &r)
 	if !id.Turn && !c.own {
 		return id

@@ -122,11 +122,9 @@ func (t *Table) Begin(now time.Time, id Identity, model string) *Turn {
 		r = t.add(id.Key, 0, now.UnixMilli())
 		r.model, r.source, r.client, r.parent = intern(model), intern(id.Source), intern(id.Client), id.Parent
 	}
-	t.touch(r, now.UnixMilli())
-	if r.open == 0 {
-		r.unlink()
-	}
 	r.open++
+	r.unlink()
+	t.touch(r, now.UnixMilli())
 	if id.Turn {
 		r.turns++
 	}
@@ -170,9 +168,6 @@ func (u *Turn) End(now time.Time, usage llmapi.Usage) {
 		}
 	}
 	r.open--
-	if r.open == 0 {
-		t.append(r)
-	}
 	t.touch(r, now.UnixMilli())
 	t.evict(t.max)
 }
