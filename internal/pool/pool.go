@@ -5,146 +5,381 @@
 package pool
 
 import (
-	"context"
-	"net/url"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"lmwarden/internal/engine"
 	"lmwarden/internal/routing"
 )
 
-// Request is what the data plane knows when a request is complete.
-type Request struct {
-	ID                   string // the X-Request-Id, for receipts
-	Conversation         string // the short name, for receipts; empty for none
-	Key, Parent, Extends routing.Key
-	Pin                  int    // replica index that the client asked for, or routing.None
-	Path                 string // "/v1/responses": engines honour the rank on some paths only
-	Tokens               int64  // estimate of the prompt, 0 when unknown
+// Options describe one model.
+type Options struct {
+	// Name is what clients call the model. In SetOptions an empty name stands for
+	// whatever the servers serve: a pool for each model that they turn out to have.
+	Name string
+	// ServedName is what the engines call it; empty: Name if they serve that, else
+	// the first name they list.
+	ServedName string
+	// Aliases are further names for clients; in a name a * stands for any text.
+	Aliases []string
+	// Servers are the engine processes, in the order in which their replicas are
+	// numbered. Required.
+	Servers []Server
+	// Policy is a name of routing.Policies(). Default "affinity".
+	Policy string
+	// The rest goes to the core, with its defaults.
+	SpillThreshold   int
+	LiveFor, IdleFor time.Duration
+	MaxConversations int
+	// Logger gets a line for each change of state. Default none.
+	Logger *slog.Logger
+}
+
+// Server is one engine process, as configured.
+type Server struct {
+	URL string // as engine.ParseBase takes it
+	Key string // the engine's API key, empty for none
+	// Ranks is the number of replicas behind the URL; 0: ask the engine.
+	Ranks int
+}
+
+const (
+	defaultPolicy = "affinity"
+	policyOff     = "off"
+
+	// buildGrace is how long after the first server was discovered the others of
+	// its model are waited for before the replicas are numbered.
+	buildGrace = time.Second
+
+	// maxBlindPaths bounds the table of paths; clients choose them.
+	maxBlindPaths = 64
+)
+
+// core is routing.Core; tests put another one in its place.
+type core interface {
+	routing.Router
+	SetPolicy(name string) error
+	SetSpillThreshold(n int) error
+	Release(k routing.Key) bool
+	Rehome(now time.Time, k routing.Key, replica int) error
+	Home(k routing.Key) (routing.Home, bool)
+	Snapshot() []routing.Home
+	Restore(now time.Time, homes []routing.Home) (dropped int)
+	View(now time.Time) routing.View
 }
 
 // Pool is all replicas of one model. Safe for concurrent use.
-type Pool struct{}
+//
+// Until the number of ranks of its servers is known it has no replicas: it then
+// refuses requests with routing.NoReplica and keeps what the operator sets.
+type Pool struct {
+	name   string
+	stated string // the served name of the options
+	log    *slog.Logger
+	since  time.Time
+	// nudge asks for a scrape of a server; the Set puts it in.
+	nudge   func(server int)
+	newCore func(routing.Options) (core, error)
 
-// Acquire chooses a replica and takes a lease on it. The error is a *Refused
-// when no replica can serve, or ctx's cause when the client left first.
-func (p *Pool) Acquire(ctx context.Context, r Request) (*Lease, error) { return nil, nil }
-
-// Lease is one request's hold on a replica.
-type Lease struct{}
-
-// Target is where an attempt goes.
-type Target struct {
-	Base *url.URL // of the server, without a trailing slash; do not modify
-	// Rank is the value of X-data-parallel-rank, or routing.None to send none.
-	Rank int
-	// Key is the engine's API key, empty for none.
-	Key string
+	mu       sync.Mutex // guards everything below
+	core     core       // nil until the replicas are known
+	opts     routing.Options
+	lastOn   string         // the last policy that was not off
+	saved    []routing.Home // to restore once there is a core
+	found    time.Time      // when the first server was discovered
+	served   string         // the name in the first discovered server
+	root     string         // the weights behind it
+	aliases  []string       // of the configuration
+	defaults []string       // aliases that hold as long as there is but one model
+	servers  []*server
+	replicas []replica
+	blind    map[string][]bool // by path, the slices for routing.Request.Blind
+	lastID   routing.RequestID
+	held     map[routing.RequestID]*Lease
+	receipts receiptRing
 }
 
-// Decision is the choice in force, with its receipt.
-func (l *Lease) Decision() routing.Decision { return routing.Decision{} }
-
-// Target is where the attempt in force goes.
-func (l *Lease) Target() Target { return Target{} }
-
-// FirstByte says that the answer's body began.
-func (l *Lease) FirstByte() {}
-
-// Retry says that the attempt failed before its first byte and asks for another
-// failure domain; err is why (a dial error or a reset marks the whole server
-// down until a probe succeeds; any other cause leaves its state alone). It
-// returns a *Refused when there is no further replica; the lease must be ended
-// in any case.
-func (l *Lease) Retry(err error) error { return nil }
-
-// End releases the lease. Only the first call counts.
-func (l *Lease) End(o routing.Outcome) {}
-
-// Refused is why no replica takes a request.
-type Refused struct {
-	Why        routing.Why
-	RetryAfter time.Duration // 0 when not said
+// replica is one full copy of the model.
+type replica struct {
+	server  int
+	rank    int // its place among the ranks of the server
+	drained bool
+	state   routing.State // as told to the core
 }
 
-func (e *Refused) Error() string { return string(e.Why) }
-
-// View is a pool at one moment, a copy.
-type View struct {
-	Name, ServedName string
-	Aliases          []string
-	Since            time.Time // the counters run since then
-	Routing          routing.View
-	Replicas         []ReplicaView
-	Servers          []ServerView
+// New returns a pool whose servers were not heard yet; Observe brings their
+// reports. It has its replicas at once when every server states its ranks.
+func New(o Options) (*Pool, error) {
+	if o.Name == "" {
+		return nil, errors.New("model without a name")
+	}
+	if len(o.Servers) == 0 {
+		return nil, fmt.Errorf("model %q has no engine", o.Name)
+	}
+	if o.Policy == "" {
+		o.Policy = defaultPolicy
+	}
+	if err := checkPolicy(o.Policy); err != nil {
+		return nil, fmt.Errorf("model %q: %w", o.Name, err)
+	}
+	if o.SpillThreshold < 0 {
+		return nil, fmt.Errorf("model %q: spill threshold %d is negative", o.Name, o.SpillThreshold)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	p := &Pool{
+		name:    o.Name,
+		stated:  o.ServedName,
+		served:  o.ServedName,
+		aliases: slices.Clone(o.Aliases),
+		log:     o.Logger.With("model", o.Name),
+		since:   time.Now(),
+		nudge:   func(int) {},
+		newCore: func(o routing.Options) (core, error) { return routing.New(o) },
+		opts: routing.Options{
+			Policy: o.Policy, SpillThreshold: o.SpillThreshold,
+			LiveFor: o.LiveFor, IdleFor: o.IdleFor, MaxConversations: o.MaxConversations,
+		},
+		lastOn: defaultPolicy,
+		held:   map[routing.RequestID]*Lease{},
+	}
+	if o.Policy != policyOff {
+		p.lastOn = o.Policy
+	}
+	for i, s := range o.Servers {
+		if s.Ranks < 0 {
+			return nil, fmt.Errorf("model %q: engine %s: %d ranks", o.Name, s.URL, s.Ranks)
+		}
+		base, err := engine.ParseBase(s.URL)
+		if err != nil {
+			return nil, fmt.Errorf("model %q: %w", o.Name, err)
+		}
+		if slices.ContainsFunc(p.servers, func(s *server) bool { return *s.base == *base }) {
+			return nil, fmt.Errorf("model %q: engine %s is listed twice", o.Name, s.URL)
+		}
+		p.servers = append(p.servers, &server{index: i, base: base, key: s.Key, stated: s.Ranks})
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p, p.build(time.Now())
 }
 
-// ReplicaView adds to the core's row what only the pool knows.
-type ReplicaView struct {
-	URL  string
-	Rank int // routing.None when the replica has a URL of its own
-	routing.ReplicaView
-	// PrefixHitPercent is the engine's own prefix-cache hit rate since the gateway
-	// first saw it (this epoch), 0..100; NaN when not measured.
-	PrefixHitPercent float64
-	ScrapeAge        time.Duration // since the last good scrape; negative before the first
+func checkPolicy(name string) error {
+	if known := routing.Policies(); !slices.Contains(known, name) {
+		return fmt.Errorf("no policy %q: there are %q", name, known)
+	}
+	return nil
 }
 
-// ServerView is one engine process.
-type ServerView struct {
-	URL   string
-	Info  engine.Info
-	Error string // why the last probe or scrape failed; empty when it did not
-	// Blind lists the paths on which this server ignores the rank header although
-	// it has several ranks.
-	Blind []string
+// build numbers the replicas and makes the core, when the ranks are known or the
+// wait for the last ones is over. A server that was not heard is taken to have
+// as many ranks as the largest one that was. Callers hold mu.
+func (p *Pool) build(now time.Time) error {
+	if p.core != nil {
+		return nil
+	}
+	guess, missing, unheard := 0, false, false
+	for _, s := range p.servers {
+		guess = max(guess, s.expected())
+		missing = missing || s.expected() == 0
+		unheard = unheard || s.expected() == 0 && s.last.Time.IsZero()
+	}
+	if guess == 0 || missing && p.found.IsZero() || unheard && now.Sub(p.found) < buildGrace {
+		return nil
+	}
+	var replicas []replica
+	for i, s := range p.servers {
+		s.first, s.ranks = len(replicas), s.expected()
+		if s.ranks == 0 {
+			s.ranks = guess
+		}
+		for rank := range s.ranks {
+			replicas = append(replicas, replica{server: i, rank: rank})
+		}
+	}
+	opts := p.opts
+	for _, r := range replicas {
+		opts.Replicas = append(opts.Replicas, routing.Replica{Server: r.server})
+	}
+	c, err := p.newCore(opts)
+	if err != nil {
+		return fmt.Errorf("model %q: %w", p.name, err)
+	}
+	p.replicas, p.core, p.blind = replicas, c, nil
+	p.restore(now)
+	return nil
 }
 
-// View copies the pool's state.
-func (p *Pool) View() View { return View{} }
+// Name is what clients call the model.
+func (p *Pool) Name() string { return p.name }
 
-// Receipt is one decision for the decisions log.
-type Receipt struct {
-	Time         time.Time
-	RequestID    string
-	Conversation string
-	Decision     routing.Decision
+// ServedName is what the engines call the model; empty until one was asked.
+// Target.Model tells it per server.
+func (p *Pool) ServedName() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.served
 }
-
-// Receipts returns the newest n receipts, newest first.
-func (p *Pool) Receipts(n int) []Receipt { return nil }
 
 // SetPolicy switches the policy by name. SetAffinity(true) restores the last
 // policy that was not "off".
-func (p *Pool) SetPolicy(name string) error { return nil }
+func (p *Pool) SetPolicy(name string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.setPolicy(name)
+}
 
 // SetAffinity switches between "off" and the last other policy.
-func (p *Pool) SetAffinity(on bool) error { return nil }
+func (p *Pool) SetAffinity(on bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !on {
+		return p.setPolicy(policyOff)
+	}
+	return p.setPolicy(p.lastOn)
+}
+
+func (p *Pool) setPolicy(name string) error {
+	if err := checkPolicy(name); err != nil {
+		return err
+	}
+	if p.core != nil {
+		if err := p.core.SetPolicy(name); err != nil {
+			return err
+		}
+	}
+	p.opts.Policy = name
+	if name != policyOff {
+		p.lastOn = name
+	}
+	return nil
+}
 
 // SetSpillThreshold sets the threshold; 0 means automatic.
-func (p *Pool) SetSpillThreshold(n int) error { return nil }
+func (p *Pool) SetSpillThreshold(n int) error {
+	if n < 0 {
+		return fmt.Errorf("spill threshold %d is negative: give a number of requests, or 0 for automatic", n)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.core != nil {
+		if err := p.core.SetSpillThreshold(n); err != nil {
+			return err
+		}
+	}
+	p.opts.SpillThreshold = n
+	return nil
+}
 
 // Drain stops new conversations on a replica; Resume takes it back. The error
 // names the replicas that exist.
-func (p *Pool) Drain(replica int) error { return nil }
+func (p *Pool) Drain(replica int) error { return p.setDrained(replica, true) }
 
 // Resume ends a drain.
-func (p *Pool) Resume(replica int) error { return nil }
+func (p *Pool) Resume(replica int) error { return p.setDrained(replica, false) }
 
-// Release forgets a conversation's home, Move gives it another, Home tells it.
-func (p *Pool) Release(k routing.Key) bool { return false }
+func (p *Pool) setDrained(replica int, drained bool) error {
+	p.mu.Lock()
+	if err := p.check(replica); err != nil {
+		p.mu.Unlock()
+		return err
+	}
+	r := &p.replicas[replica]
+	r.drained = drained
+	changes := p.refresh(time.Now(), p.servers[r.server], string(routing.ByOperator))
+	p.mu.Unlock()
+	p.tell(changes)
+	return nil
+}
 
-func (p *Pool) Move(k routing.Key, replica int) error { return nil }
+// check says which replicas there are when the given one is not among them.
+func (p *Pool) check(replica int) error {
+	switch n := len(p.replicas); {
+	case replica >= 0 && replica < n:
+		return nil
+	case n == 0:
+		return fmt.Errorf("no replica %d: no engine of model %q was reached yet", replica, p.name)
+	case n == 1:
+		return fmt.Errorf("no replica %d: model %q has only replica 0", replica, p.name)
+	default:
+		return fmt.Errorf("no replica %d: model %q has replicas 0 to %d", replica, p.name, n-1)
+	}
+}
 
-func (p *Pool) Home(k routing.Key) (routing.Home, bool) { return routing.Home{}, false }
+// Release forgets a conversation's home; its next turn is placed anew. It
+// reports whether the conversation was known.
+func (p *Pool) Release(k routing.Key) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.core != nil && p.core.Release(k)
+}
 
-// Set is the pools of a gateway, by the names that clients use.
-type Set struct{}
+// Move gives a known conversation another home.
+func (p *Pool) Move(k routing.Key, replica int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.check(replica); err != nil {
+		return err
+	}
+	return p.core.Rehome(time.Now(), k, replica)
+}
 
-// Lookup finds the pool for a name as a client sent it: the model's name, an
-// exact alias, a served name, then a glob alias. An empty name finds the only
-// pool there is.
-func (s *Set) Lookup(model string) (*Pool, bool) { return nil, false }
+// Home tells where a conversation lives.
+func (p *Pool) Home(k routing.Key) (routing.Home, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.core == nil {
+		return routing.Home{}, false
+	}
+	return p.core.Home(k)
+}
 
-// Pools lists the pools in the order of the configuration.
-func (s *Set) Pools() []*Pool { return nil }
+// Snapshot is the home table, for Restore in the next life of the gateway. The
+// homes are replica numbers: they hold for the same servers in the same order.
+func (p *Pool) Snapshot() []routing.Home {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.core == nil {
+		return p.saved // not restored yet, so not to be lost either
+	}
+	return p.core.Snapshot()
+}
+
+// Restore fills the home table of a pool that has served nothing yet. A pool
+// without replicas keeps the homes until it has some. Homes on replicas that do
+// not exist are left out, which is logged.
+func (p *Pool) Restore(homes []routing.Home) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.saved = slices.Clone(homes)
+	for i := range p.saved {
+		p.saved[i].Epoch = 1 // epochs are counted anew by each life of the gateway
+	}
+	if p.core != nil {
+		p.restore(time.Now())
+	}
+}
+
+func (p *Pool) restore(now time.Time) {
+	if len(p.saved) == 0 {
+		return
+	}
+	dropped := p.core.Restore(now, p.saved)
+	p.log.Info("conversations restored", "restored", len(p.saved)-dropped, "dropped", dropped)
+	p.saved = nil
+}
+
+// tick lets time pass in the core.
+func (p *Pool) tick() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.core != nil {
+		now := time.Now()
+		p.carryOut(now, nil, p.core.Tick(now))
+	}
+}

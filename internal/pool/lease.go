@@ -1,0 +1,249 @@
+package pool
+
+import (
+	"context"
+	"net/url"
+	"time"
+
+	"lmwarden/internal/engine"
+	"lmwarden/internal/routing"
+)
+
+// Request is what the data plane knows when a request is complete.
+type Request struct {
+	ID                   string // the X-Request-Id, for receipts
+	Conversation         string // the short name, for receipts; empty for none
+	Key, Parent, Extends routing.Key
+	Pin                  int    // replica index that the client asked for, or routing.None
+	Path                 string // "/v1/responses": engines honour the rank on some paths only
+	Tokens               int64  // estimate of the prompt, 0 when unknown
+}
+
+// Lease is one request's hold on a replica.
+type Lease struct {
+	p   *Pool
+	req Request
+	id  routing.RequestID
+	// ctx is the request's. A lease is the life of one request, and Retry may
+	// have to wait as Acquire does.
+	ctx context.Context
+
+	// The rest is guarded by p.mu.
+	decision routing.Decision
+	// sent is set while an attempt is at the server of the decision.
+	sent    bool
+	refused *Refused
+	wake    chan struct{} // closed when a held request may go on; nil when it is not held
+	ended   bool
+}
+
+// Refused is why no replica takes a request.
+type Refused struct {
+	Why        routing.Why
+	RetryAfter time.Duration // 0 when not said
+}
+
+func (e *Refused) Error() string { return string(e.Why) }
+
+// Acquire chooses a replica and takes a lease on it. The error is a *Refused
+// when no replica can serve, or ctx's cause when the client left first.
+func (p *Pool) Acquire(ctx context.Context, r Request) (*Lease, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	l := &Lease{p: p, req: r, ctx: ctx}
+	p.mu.Lock()
+	if p.core == nil {
+		p.mu.Unlock()
+		return nil, &Refused{Why: routing.NoReplica}
+	}
+	p.lastID++
+	l.id = p.lastID
+	now := time.Now()
+	p.carryOut(now, l, p.core.Arrive(now, routing.Request{
+		ID: l.id, Key: r.Key, Parent: r.Parent, Extends: r.Extends,
+		Pin: r.Pin, Blind: p.blindOn(r.Path), Tokens: r.Tokens,
+	}))
+	wake := l.wake
+	p.mu.Unlock()
+
+	if err := l.await(wake); err != nil {
+		l.End(routing.Outcome{})
+		return nil, err
+	}
+	return l, nil
+}
+
+// await returns when the request may be sent, was refused, or its client left.
+func (l *Lease) await(wake <-chan struct{}) error {
+	if wake != nil {
+		select {
+		case <-wake:
+		case <-l.ctx.Done():
+			return context.Cause(l.ctx)
+		}
+	}
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	switch {
+	case l.sent:
+		return nil
+	case l.refused != nil:
+		return l.refused
+	}
+	return &Refused{Why: routing.NoReplica} // the core gave no answer
+}
+
+// carryOut does what the core orders. Orders for requests other than l are for
+// held ones; a request that left in the meantime needs nothing. Callers hold mu.
+func (p *Pool) carryOut(now time.Time, l *Lease, actions []routing.Action) {
+	for _, a := range actions {
+		to := l
+		if to == nil || to.id != a.ID {
+			to = p.held[a.ID]
+		}
+		if to == nil {
+			continue
+		}
+		switch a.Kind {
+		case routing.Hold:
+			if to.wake == nil {
+				to.wake = make(chan struct{})
+				p.held[to.id] = to
+			}
+			continue
+		case routing.Dispatch:
+			p.send(now, to, a.Decision)
+		case routing.Refuse:
+			to.refused = &Refused{Why: a.Why, RetryAfter: a.RetryAfter}
+		}
+		p.release(to)
+	}
+}
+
+// release lets a held request go on.
+func (p *Pool) release(l *Lease) {
+	if l.wake != nil {
+		close(l.wake)
+		l.wake = nil
+		delete(p.held, l.id)
+	}
+}
+
+// send puts a decision in force.
+func (p *Pool) send(now time.Time, l *Lease, d routing.Decision) {
+	l.decision, l.sent, l.refused = d, true, nil
+	p.receipts.add(Receipt{Time: now, RequestID: l.req.ID, Conversation: l.req.Conversation, Decision: d})
+	p.servers[d.Server].learner.Begin(l.req.Path, p.rank(d))
+}
+
+// back takes an attempt from its server.
+func (p *Pool) back(now time.Time, l *Lease, answered bool) {
+	if l.sent {
+		l.sent = false
+		p.servers[l.decision.Server].learner.End(now, answered)
+	}
+}
+
+// rank is the value of the rank header. A server with one rank gets none: a
+// plain server refuses a rank that it does not know.
+func (p *Pool) rank(d routing.Decision) int {
+	if d.Replica == routing.None || p.servers[d.Server].ranks == 1 {
+		return routing.None
+	}
+	return p.replicas[d.Replica].rank
+}
+
+// Target is where an attempt goes.
+type Target struct {
+	Base *url.URL // of the server, without a trailing slash; do not modify
+	// Rank is the value of X-data-parallel-rank, or routing.None to send none.
+	Rank int
+	// Key is the engine's API key, empty for none.
+	Key string
+
+	info   engine.Info
+	served string
+}
+
+// Model is the name by which to ask this server for a model that the client
+// called asked: that name if the server knows it, else the served name; asked
+// itself while the server was not heard.
+func (t Target) Model(asked string) string {
+	if t.served == "" || t.info.Serves(asked) {
+		return asked
+	}
+	return t.served
+}
+
+// Decision is the choice in force, with its receipt.
+func (l *Lease) Decision() routing.Decision {
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	return l.decision
+}
+
+// Target is where the attempt in force goes.
+func (l *Lease) Target() Target {
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	s := l.p.servers[l.decision.Server]
+	served, _ := l.p.nameOn(s)
+	return Target{Base: s.base, Rank: l.p.rank(l.decision), Key: s.key, info: s.last.Info, served: served}
+}
+
+// FirstByte says that the answer's body began.
+func (l *Lease) FirstByte() {
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	if !l.ended {
+		l.p.core.FirstByte(time.Now(), l.id)
+	}
+}
+
+// Retry says that the attempt failed before its first byte and asks for another
+// failure domain; err is why (a dial error or a reset marks the whole server
+// down until a probe succeeds; any other cause leaves its state alone). It
+// returns a *Refused when there is no further replica, or the cause of the
+// context of Acquire; the lease must be ended in any case.
+func (l *Lease) Retry(err error) error {
+	p := l.p
+	gone := engine.Unreachable(err)
+	p.mu.Lock()
+	if l.ended || !l.sent {
+		p.mu.Unlock()
+		return &Refused{Why: routing.Failed}
+	}
+	now := time.Now()
+	p.back(now, l, false)
+	s := p.servers[l.decision.Server]
+	var changes []change
+	if gone {
+		s.lost(now, err)
+		changes = p.refresh(now, s, err.Error())
+	}
+	p.carryOut(now, l, p.core.Retry(now, l.id))
+	wake := l.wake
+	p.mu.Unlock()
+
+	if gone {
+		p.nudge(s.index)
+	}
+	p.tell(changes)
+	return l.await(wake)
+}
+
+// End releases the lease. Only the first call counts.
+func (l *Lease) End(o routing.Outcome) {
+	p := l.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l.ended {
+		return
+	}
+	l.ended = true
+	now := time.Now()
+	p.back(now, l, o.OK && o.Known && o.Prompt > 0)
+	p.release(l)
+	p.carryOut(now, nil, p.core.Finish(now, l.id, o))
+}

@@ -1,0 +1,371 @@
+package pool
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"lmwarden/internal/engine"
+	"lmwarden/internal/routing"
+)
+
+// server is one engine process as this pool sees it. Its ranks are one failure
+// domain. All of it is guarded by the pool's mu.
+type server struct {
+	index  int
+	base   *url.URL
+	key    string
+	stated int // ranks by the configuration, 0 when it does not say
+	first  int // the first of its replicas
+	ranks  int // how many replicas it has in the core
+
+	last engine.Report // the newest
+	down bool
+	// downAt is when it was found gone. Only a probe that began later can show
+	// that it is back.
+	downAt time.Time
+	downBy string
+
+	samples []engine.Sample // of the last good scrape
+	scraped time.Time       // when that began
+	since   []engine.Sample // the first good scrape of this epoch
+
+	learner engine.RankLearner
+	learned []string // paths that the counters showed to be blind
+}
+
+// expected is the number of ranks to number, 0 when it is not known yet.
+func (s *server) expected() int { return cmp.Or(s.stated, s.last.Info.Ranks) }
+
+// shown is how many ranks the engine shows, 0 when it does not.
+func (s *server) shown() int {
+	if !s.last.Info.HasMetrics {
+		return 0
+	}
+	return s.last.Info.Ranks
+}
+
+// discovered says whether the server told what it serves.
+func (s *server) discovered() bool { return len(s.last.Info.Models) > 0 }
+
+// lost marks the server as gone.
+func (s *server) lost(at time.Time, by error) {
+	s.down, s.downAt, s.downBy = true, at, by.Error()
+}
+
+// take notes a report and says whether what it tells of rank routing changed.
+func (s *server) take(r engine.Report) (blindChanged bool) {
+	blindChanged = r.Info.Version != s.last.Info.Version
+	if r.Epoch != s.last.Epoch {
+		s.since, s.learner = nil, engine.RankLearner{}
+		blindChanged = blindChanged || s.learned != nil
+		s.learned = nil
+	}
+	switch {
+	case r.Health == engine.Down:
+		s.down, s.downAt, s.downBy = true, r.Time, errText(r.Err)
+	case r.Health == engine.Up && !r.Time.Before(s.downAt):
+		s.down = false
+	}
+	if r.Samples != nil {
+		s.samples, s.scraped = r.Samples, r.Time
+		if s.since == nil {
+			s.since = r.Samples
+		}
+		if path, found := s.learner.Scrape(r.Time, r.Samples); found && !slices.Contains(s.learned, path) {
+			s.learned = append(s.learned, path)
+			blindChanged = true
+		}
+	}
+	s.last = r
+	return blindChanged
+}
+
+// load is what the core observes of a rank.
+func (s *server) load(rank int) routing.Load {
+	l := routing.Load{
+		Running: -1, Waiting: -1, KVUsed: math.NaN(), Epoch: s.last.Epoch,
+		// An engine without a page never had numbers that could grow old.
+		Stale: s.last.Samples == nil && s.last.Err != nil,
+	}
+	if rank < len(s.samples) {
+		now := s.samples[rank]
+		l.Running, l.Waiting = count(now.Running), count(now.Waiting)
+		l.KVUsed, l.Capacity = now.KVUsed, now.CapacityTokens
+	}
+	return l
+}
+
+// count is a gauge as a whole number, -1 when the page lacks it.
+func count(gauge float64) int {
+	if math.IsNaN(gauge) {
+		return -1
+	}
+	return int(min(gauge, math.MaxInt32))
+}
+
+// hitPercent is the share of a rank's prompt tokens that came from its cache
+// since the gateway first saw this epoch; NaN when nothing was asked since, or
+// the engine does not count it.
+func (s *server) hitPercent(rank int) float64 {
+	if rank >= len(s.samples) || rank >= len(s.since) {
+		return math.NaN()
+	}
+	was, is := s.since[rank], s.samples[rank]
+	// prefix_cache_queries counts a waiting request at every step on versions
+	// before 0.27, so the prompt counters come first.
+	if is.CachedTokens >= 0 && was.CachedTokens >= 0 && is.PromptTokens > was.PromptTokens && was.PromptTokens >= 0 {
+		return percent(is.CachedTokens-was.CachedTokens, is.PromptTokens-was.PromptTokens)
+	}
+	if is.CachedTokens < 0 && was.PrefixQueries >= 0 && is.PrefixQueries > was.PrefixQueries {
+		return percent(is.PrefixHits-was.PrefixHits, is.PrefixQueries-was.PrefixQueries)
+	}
+	return math.NaN()
+}
+
+func percent(part, whole float64) float64 { return min(max(100*part/whole, 0), 100) }
+
+// change is a replica's new state, for the log.
+type change struct {
+	replica  int
+	from, to routing.State
+	why      string
+}
+
+// Observe takes a report on the server with this index in Options.Servers. An
+// older report than the last one is dropped.
+func (p *Pool) Observe(index int, r engine.Report) {
+	p.mu.Lock()
+	if index < 0 || index >= len(p.servers) || r.Time.Before(p.servers[index].last.Time) {
+		p.mu.Unlock()
+		return
+	}
+	s := p.servers[index]
+	before := s.last
+	if s.take(r) {
+		p.blind = nil
+	}
+	now := time.Now()
+	p.recognise(now, s)
+	concerned := p.servers[index : index+1]
+	if p.core == nil {
+		concerned = p.servers // those heard earlier are news to the core too
+	}
+	err := p.build(now)
+	var changes []change
+	if p.core != nil {
+		for _, s := range concerned {
+			p.observe(now, s)
+			changes = append(changes, p.refresh(now, s, p.trouble(s))...)
+		}
+	}
+	p.mu.Unlock()
+
+	if err != nil {
+		p.log.Error("model cannot be served", "error", err)
+	}
+	logReport(p.log, s.base, before, r)
+	p.tell(changes)
+}
+
+// observe tells the core the load of a server's replicas.
+func (p *Pool) observe(now time.Time, s *server) {
+	if s.last.Time.IsZero() {
+		return
+	}
+	for i := s.first; i < s.first+s.ranks; i++ {
+		p.core.Observe(now, i, s.load(p.replicas[i].rank))
+	}
+}
+
+// recognise finds the served name when the first server tells what it serves.
+func (p *Pool) recognise(now time.Time, s *server) {
+	if !p.found.IsZero() || !s.discovered() {
+		return
+	}
+	info := s.last.Info
+	at := slices.IndexFunc(info.Models, func(m engine.Model) bool { return m.ID == cmp.Or(p.stated, p.name) })
+	if at < 0 && p.stated != "" {
+		return // it serves another model
+	}
+	m := info.Models[max(at, 0)]
+	p.found, p.served, p.root = now, m.ID, m.Root
+}
+
+// nameOn is the name by which a server knows the pool's model. It is false when
+// the server serves other models only; the name is empty while no server was
+// asked.
+func (p *Pool) nameOn(s *server) (string, bool) {
+	if !s.discovered() || s.last.Info.Serves(p.served) {
+		return p.served, true
+	}
+	models := s.last.Info.Models
+	for _, m := range models {
+		if m.Root == p.root {
+			return m.ID, true
+		}
+	}
+	// The configuration says that this server is one of the model's, under
+	// whatever name; which name is clear when it has one model only.
+	if p.stated == "" && len(families(models)) == 1 {
+		return models[0].ID, true
+	}
+	return "", false
+}
+
+// trouble is what is wrong with the server, empty when nothing is.
+func (p *Pool) trouble(s *server) string {
+	var list []string
+	if s.last.Err != nil {
+		list = append(list, s.last.Err.Error())
+	} else if s.down {
+		list = append(list, s.downBy)
+	}
+	if _, ok := p.nameOn(s); !ok {
+		list = append(list, fmt.Sprintf("serves %q, not %q: correct the engine's URL or the served name", names(s.last.Info.Models), p.served))
+	}
+	switch n := s.shown(); {
+	case n == 0 || s.ranks == 0:
+	case n < s.ranks:
+		list = append(list, fmt.Sprintf("the engine has %s, %d were expected: those above are down", ranks(n), s.ranks))
+	case n > s.ranks:
+		list = append(list, fmt.Sprintf("the engine has %s, the gateway uses %d: restart the gateway to use them all", ranks(n), s.ranks))
+	}
+	return strings.Join(list, "; ")
+}
+
+func ranks(n int) string {
+	if n == 1 {
+		return "1 rank"
+	}
+	return fmt.Sprintf("%d ranks", n)
+}
+
+// state is what a rank may be given.
+func (p *Pool) state(s *server, r *replica) routing.State {
+	_, serves := p.nameOn(s)
+	shown := s.shown()
+	switch {
+	case s.down, !serves, shown > 0 && r.rank >= shown:
+		return routing.Down
+	case r.drained:
+		return routing.Draining
+	case !s.discovered():
+		return routing.Unknown
+	}
+	return routing.Ready
+}
+
+// refresh tells the core the state of a server's replicas. The changes are for
+// tell, after mu is given up.
+func (p *Pool) refresh(now time.Time, s *server, why string) []change {
+	var changes []change
+	for i := s.first; i < s.first+s.ranks; i++ {
+		r := &p.replicas[i]
+		if to := p.state(s, r); to != r.state {
+			changes = append(changes, change{replica: i, from: r.state, to: to, why: why})
+			r.state = to
+			p.carryOut(now, nil, p.core.SetState(now, i, to))
+		}
+	}
+	return changes
+}
+
+// tell logs changes of state.
+func (p *Pool) tell(changes []change) {
+	for _, c := range changes {
+		p.log.Info("replica state", "replica", c.replica, "from", c.from.String(), "to", c.to.String(), "why", c.why)
+	}
+}
+
+// logReport logs when trouble with a server begins and ends, not while it lasts,
+// and its restarts.
+func logReport(log *slog.Logger, base *url.URL, before, now engine.Report) {
+	switch {
+	case now.Err != nil && (before.Err == nil || before.Health != now.Health):
+		log.Warn("engine not read", "url", base.String(), "error", now.Err)
+	case now.Err == nil && before.Err != nil:
+		log.Info("engine read again", "url", base.String())
+	}
+	if !before.Time.IsZero() && now.Epoch > before.Epoch {
+		log.Info("engine restarted", "url", base.String(), "epoch", now.Epoch)
+	}
+}
+
+// blindOn tells by server where the engine ignores the rank on a path; nil when
+// nowhere. The slices are shared and never written to again.
+func (p *Pool) blindOn(path string) []bool {
+	if blind, known := p.blind[path]; known {
+		return blind
+	}
+	var blind []bool
+	for i, s := range p.servers {
+		if s.ranks > 1 && s.blindOn(path) {
+			if blind == nil {
+				blind = make([]bool, len(p.servers))
+			}
+			blind[i] = true
+		}
+	}
+	if len(p.blind) < maxBlindPaths {
+		if p.blind == nil {
+			p.blind = map[string][]bool{}
+		}
+		p.blind[path] = blind
+	}
+	return blind
+}
+
+func (s *server) blindOn(path string) bool {
+	return !engine.HonoursRank(s.last.Info, path) || slices.Contains(s.learned, path)
+}
+
+// blindPaths lists the generation routes on which a server of several ranks
+// ignores the rank header.
+func (s *server) blindPaths() []string {
+	if s.ranks < 2 || !s.discovered() {
+		return nil
+	}
+	paths := append(engine.BlindPaths(s.last.Info), s.learned...)
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// families groups an engine's names by model: equal weights are one, and so are
+// an adapter and what it is laid over, since they share the engine's ranks.
+func families(models []engine.Model) [][]engine.Model {
+	var groups [][]engine.Model
+	for _, m := range models {
+		at := slices.IndexFunc(groups, func(g []engine.Model) bool {
+			return slices.ContainsFunc(g, func(o engine.Model) bool {
+				return o.Root == m.Root || o.ID == m.Parent || o.Parent == m.ID
+			})
+		})
+		if at < 0 {
+			groups = append(groups, nil)
+			at = len(groups) - 1
+		}
+		groups[at] = append(groups[at], m)
+	}
+	return groups
+}
+
+func names(models []engine.Model) []string {
+	list := make([]string, len(models))
+	for i, m := range models {
+		list[i] = m.ID
+	}
+	return list
+}
+
+func errText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
