@@ -32,13 +32,17 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-func (s *Server) showVersion(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, object{{"version", s.version.text}})
+// constant serves an answer that never changes.
+func (s *Server) constant(answer object) func(http.ResponseWriter, *http.Request) {
+	return func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, answer) }
 }
 
-// load is always 0, as it is without --enable-server-load-tracking.
-func (s *Server) load(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, object{{"server_load", 0}})
+// scaleOut refuses routes that need a flag which the simulation does not have.
+func (s *Server) scaleOut(w http.ResponseWriter, _ *http.Request) {
+	s.refuse(w, &apiError{
+		status: http.StatusForbidden, kind: "PermissionDeniedError",
+		message: "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
+	})
 }
 
 func (s *Server) resetPrefixCache(w http.ResponseWriter, _ *http.Request) {

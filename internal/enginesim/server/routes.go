@@ -21,21 +21,26 @@ func (s *Server) makeRoutes() map[string]route {
 		return route{[]string{http.MethodPost}, serve}
 	}
 	return map[string]route{
-		"/v1/models":                get(s.listModels),
-		"/v1/chat/completions":      post(s.chat),
-		"/v1/completions":           post(s.completions),
-		"/v1/responses":             post(s.responses),
-		"/v1/messages":              post(s.messages),
-		"/v1/messages/count_tokens": post(s.countTokens),
-		"/invocations":              post(s.chat),
-		"/tokenize":                 post(s.tokenize),
-		"/detokenize":               post(s.detokenize),
-		"/health":                   get(s.health),
-		"/ping":                     {[]string{http.MethodGet, http.MethodPost}, s.health},
-		"/version":                  get(s.showVersion),
-		"/load":                     get(s.load),
-		"/metrics":                  get(s.metrics),
-		"/reset_prefix_cache":       post(s.resetPrefixCache),
+		"/v1/models":                  get(s.listModels),
+		"/v1/chat/completions":        post(s.chat),
+		"/v1/completions":             post(s.completions),
+		"/v1/responses":               post(s.responses),
+		"/v1/messages":                post(s.messages),
+		"/v1/messages/count_tokens":   post(s.countTokens),
+		"/invocations":                post(s.chat),
+		"/v1/chat/completions/render": post(s.scaleOut),
+		"/v1/completions/render":      post(s.scaleOut),
+		"/tokenize":                   post(s.tokenize),
+		"/detokenize":                 post(s.detokenize),
+		"/health":                     get(s.health),
+		"/ping":                       {[]string{http.MethodGet, http.MethodPost}, s.health},
+		"/version":                    get(s.constant(object{{"version", s.version.text}})),
+		"/load":                       get(s.constant(object{{"server_load", 0}})), // as without --enable-server-load-tracking
+		"/metrics":                    get(s.metrics),
+		"/reset_prefix_cache":         post(s.resetPrefixCache),
+		"/is_sleeping":                get(s.constant(object{{"is_sleeping", false}})),
+		"/is_paused":                  get(s.constant(object{{"is_paused", false}})),
+		"/get_world_size":             get(s.constant(object{{"world_size", s.replicas}})),
 	}
 }
 
