@@ -1,0 +1,258 @@
+package web
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+
+	"lmwarden/internal/pool"
+	"lmwarden/internal/session"
+)
+
+// conversation is a row of the conversation table in the API.
+type conversation struct {
+	ID           string `json:"id"`
+	Model        string `json:"model"`
+	Home         count  `json:"home"`
+	Turns        int64  `json:"turns"`
+	PromptTokens count  `json:"prompt_tokens"`
+	CachedTokens count  `json:"cached_tokens"`
+	Source       string `json:"source"`
+	Client       text   `json:"client"`
+	Parent       text   `json:"parent"`
+	FirstSeen    stamp  `json:"first_seen"`
+	LastSeen     stamp  `json:"last_seen"`
+	InFlight     int    `json:"in_flight"`
+	Spills       int64  `json:"spills"`
+	Moves        int64  `json:"moves"`
+}
+
+// conversationOf joins a row with its home, which the pool knows; p may be nil.
+func conversationOf(c session.Conversation, p Pool) conversation {
+	out := conversation{
+		ID: c.Name, Model: c.Model, Home: -1, Turns: c.Turns,
+		PromptTokens: count(c.PromptTokens), CachedTokens: count(c.CachedTokens),
+		Source: c.Source, Client: text(c.Client), Parent: text(c.Parent.Name()),
+		FirstSeen: stamp(c.FirstSeen), LastSeen: stamp(c.LastSeen), InFlight: c.Open,
+	}
+	if p != nil {
+		if home, ok := p.Home(c.Key); ok {
+			out.Home, out.Spills, out.Moves = count(home.Replica), home.Spills, home.Moves
+		}
+	}
+	return out
+}
+
+func (h *Handler) listConversations(w http.ResponseWriter, r *http.Request) {
+	const most = 1000
+	q := r.URL.Query()
+	limit, err := limitOf(q, 100, most)
+	if err != nil {
+		writeError(w, http.StatusBadRequest, "%s", err)
+		return
+	}
+	pools := map[string]Pool{}
+	var known []string
+	for _, p := range h.o.Pools() {
+		name := p.View().Name
+		pools[name] = p
+		known = append(known, name)
+	}
+	if name := q.Get("model"); name != "" && pools[name] == nil {
+		writeUnknownModel(w, name, known)
+		return
+	}
+	page, next, err := h.o.Conversations.Conversations(session.Query{
+		Model: q.Get("model"), Sort: q.Get("sort"), Limit: limit, Cursor: q.Get("cursor"),
+	})
+	if err != nil {
+		writeError(w, http.StatusBadRequest, "%s", err)
+		return
+	}
+	body := struct {
+		Conversations []conversation `json:"conversations"`
+		Next          text           `json:"next"`
+	}{[]conversation{}, text(next)}
+	for _, c := range page {
+		body.Conversations = append(body.Conversations, conversationOf(c, pools[c.Model]))
+	}
+	writeJSON(w, body)
+}
+
+// withConversation finds the conversation of a request's path and its pool, or
+// answers.
+func (h *Handler) withConversation(w http.ResponseWriter, r *http.Request) (session.Conversation, Pool, bool) {
+	id := r.PathValue("id")
+	c, ok := h.o.Conversations.Find(id)
+	if !ok {
+		writeError(w, http.StatusNotFound, "no conversation %q; GET /api/conversations lists those that are known", id)
+		return c, nil, false
+	}
+	p, _ := h.find(c.Model)
+	return c, p, true
+}
+
+// turn is one request of a conversation, as its receipt says.
+type turn struct {
+	Time      stamp  `json:"time"`
+	RequestID string `json:"request_id"`
+	Replica   count  `json:"replica"`
+	Reason    string `json:"reason"`
+	Why       text   `json:"why"`
+}
+
+// getConversation answers with the turns whose receipts are still kept, oldest
+// first.
+func (h *Handler) getConversation(w http.ResponseWriter, r *http.Request) {
+	c, p, ok := h.withConversation(w, r)
+	if !ok {
+		return
+	}
+	body := struct {
+		conversation
+		History []turn `json:"history"`
+	}{conversationOf(c, p), []turn{}}
+	if p != nil {
+		for _, e := range p.Receipts(maxDecisions) {
+			if e.Conversation == c.Name {
+				d := e.Decision
+				body.History = append(body.History, turn{stamp(e.Time), e.RequestID, count(d.Replica), string(d.Reason), text(d.Why)})
+			}
+		}
+		slices.Reverse(body.History)
+	}
+	writeJSON(w, body)
+}
+
+// withHome is withConversation for requests that concern the home.
+func (h *Handler) withHome(w http.ResponseWriter, r *http.Request) (session.Conversation, Pool, bool) {
+	c, p, ok := h.withConversation(w, r)
+	if ok && p == nil {
+		writeError(w, http.StatusConflict, "the conversation's model %q is not served any more", c.Model)
+		return c, nil, false
+	}
+	return c, p, ok
+}
+
+// releaseConversation forgets the home; a conversation without one is released
+// already.
+func (h *Handler) releaseConversation(w http.ResponseWriter, r *http.Request) {
+	if c, p, ok := h.withHome(w, r); ok {
+		p.Release(c.Key)
+		writeJSON(w, conversationOf(c, p))
+	}
+}
+
+func (h *Handler) moveConversation(w http.ResponseWriter, r *http.Request) {
+	c, p, ok := h.withHome(w, r)
+	if !ok {
+		return
+	}
+	var to struct {
+		Replica *int `json:"replica"`
+	}
+	if err := readBody(w, r, &to); err != nil {
+		writeError(w, http.StatusBadRequest, "%s", err)
+		return
+	}
+	if replicas := len(p.View().Replicas); to.Replica == nil || *to.Replica < 0 || *to.Replica >= replicas {
+		writeError(w, http.StatusBadRequest, `the body must name a replica, 0 to %d: {"replica": 0}`, replicas-1)
+		return
+	}
+	if err := p.Move(c.Key, *to.Replica); err != nil {
+		writeError(w, http.StatusConflict, "%s", err)
+		return
+	}
+	writeJSON(w, conversationOf(c, p))
+}
+
+func (h *Handler) cancelConversation(w http.ResponseWriter, r *http.Request) {
+	c, _, ok := h.withConversation(w, r)
+	if !ok {
+		return
+	}
+	if h.o.Cancel == nil {
+		writeError(w, http.StatusNotImplemented, "this gateway cannot cancel requests; end the client instead, its request ends with it")
+		return
+	}
+	writeJSON(w, struct {
+		Cancelled int `json:"cancelled"`
+	}{h.o.Cancel(c.Key)})
+}
+
+// maxDecisions is how many receipts one request may ask for.
+const maxDecisions = 1000
+
+// decision is a receipt in the API.
+type decision struct {
+	Time         stamp       `json:"time"`
+	RequestID    string      `json:"request_id"`
+	Model        string      `json:"model"`
+	Conversation text        `json:"conversation"`
+	Replica      count       `json:"replica"`
+	Reason       string      `json:"reason"`
+	Why          text        `json:"why"`
+	Home         count       `json:"home"`
+	From         count       `json:"from"`
+	Candidates   []candidate `json:"candidates"`
+}
+
+// candidate is a replica as it was compared.
+type candidate struct {
+	Index             int     `json:"index"`
+	InFlight          int     `json:"in_flight"`
+	KVUsed            percent `json:"kv_used_percent"`
+	LiveConversations int     `json:"live_conversations"`
+}
+
+func decisionOf(model string, e pool.Receipt) decision {
+	d := decision{
+		Time: stamp(e.Time), RequestID: e.RequestID, Model: model, Conversation: text(e.Conversation),
+		Replica: count(e.Decision.Replica), Reason: string(e.Decision.Reason), Why: text(e.Decision.Why),
+		Home: count(e.Decision.Home), From: count(e.Decision.From), Candidates: []candidate{},
+	}
+	for _, c := range e.Decision.Candidates {
+		d.Candidates = append(d.Candidates, candidate{c.Replica, c.InFlight, percent(100 * c.KVUsed), c.LiveConversations})
+	}
+	return d
+}
+
+func (h *Handler) listDecisions(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	limit, err := limitOf(q, 50, maxDecisions)
+	if err != nil {
+		writeError(w, http.StatusBadRequest, "%s", err)
+		return
+	}
+	pools := h.o.Pools()
+	if name := q.Get("model"); name != "" {
+		p, known := h.find(name)
+		if p == nil {
+			writeUnknownModel(w, name, known)
+			return
+		}
+		pools = []Pool{p}
+	}
+	body := struct {
+		Decisions []decision `json:"decisions"`
+	}{[]decision{}}
+	for _, p := range pools {
+		name := p.View().Name
+		for _, e := range p.Receipts(limit) {
+			body.Decisions = append(body.Decisions, decisionOf(name, e))
+		}
+	}
+	slices.SortStableFunc(body.Decisions, newestFirst)
+	body.Decisions = body.Decisions[:min(limit, len(body.Decisions))]
+	writeJSON(w, body)
+}
+
+func newestFirst(a, b decision) int { return b.Time.time().Compare(a.Time.time()) }
+
+// replicaLabel names a replica of a decision for people.
+func replicaLabel(index int) string {
+	if index < 0 {
+		return "engine"
+	}
+	return strconv.Itoa(index)
+}

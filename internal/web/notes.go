@@ -1,0 +1,81 @@
+package web
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"lmwarden/internal/pool"
+)
+
+// note is something the operator should know, with what helps.
+type note struct {
+	Bad  bool // hurts now; else it costs quality or sight
+	Text string
+}
+
+// notesOf lists what is wrong or missing at a model, the worst first.
+func notesOf(v pool.View, t Tokens) []note {
+	var notes []note
+	for _, s := range v.Servers {
+		notes = append(notes, serverNotes(s)...)
+	}
+	notes = append(notes, staleNotes(v)...)
+	if t.Unmeasured > 0 {
+		notes = append(notes, note{Text: fmt.Sprintf("The engine did not tell the cached part of %s of %s prompt tokens, so the cached share leaves them out. "+
+			"Start vLLM with --enable-prompt-tokens-details; on /v1/responses it never tells.",
+			about(share(t.Unmeasured, t.Cached+t.Computed+t.Unmeasured)), tokens(t.Cached+t.Computed+t.Unmeasured))})
+	}
+	slices.SortStableFunc(notes, func(a, b note) int {
+		switch {
+		case a.Bad == b.Bad:
+			return 0
+		case a.Bad:
+			return -1
+		}
+		return 1
+	})
+	return notes
+}
+
+func serverNotes(s pool.ServerView) []note {
+	var notes []note
+	if s.Error != "" {
+		notes = append(notes, note{Bad: true, Text: s.URL + ": " + s.Error + "."})
+	}
+	if len(s.Blind) > 0 {
+		helps := "One server per card helps."
+		if slices.Contains(s.Blind, "/v1/responses") {
+			helps = "What helps: vLLM 0.33, or one server per card."
+		}
+		notes = append(notes, note{Text: fmt.Sprintf("%s: %s ignores the choice of a rank on this route, so its own balancer places these requests; they count as “engine”, never as sticky. %s",
+			strings.Join(s.Blind, ", "), s.URL, helps)})
+	}
+	if s.Info.Kind != "" && !s.Info.HasMetrics {
+		notes = append(notes, note{Text: s.URL + " has no metrics page that can be read: running, waiting, KV used and hit rate are not known, and placement goes by the gateway’s own counts."})
+	}
+	if s.Info.HasMetrics && !s.Info.PrefixCaching {
+		notes = append(notes, note{Text: s.URL + " says that its prefix cache is off: affinity brings nothing there. Start vLLM with --enable-prefix-caching."})
+	}
+	return notes
+}
+
+// staleNotes name the replicas whose scraped numbers are old.
+func staleNotes(v pool.View) []note {
+	var old []string
+	var age string
+	for i, r := range v.Replicas {
+		if r.ScrapeAge >= 0 && stale(r) {
+			old = append(old, fmt.Sprint(i))
+			age = span(r.ScrapeAge)
+		}
+	}
+	if len(old) == 0 {
+		return nil
+	}
+	which := "replica " + old[0]
+	if len(old) > 1 {
+		which = "replicas " + strings.Join(old, ", ")
+	}
+	return []note{{Text: fmt.Sprintf("The metrics of %s are %s old. Running, waiting, KV used and hit rate stand grey; placement goes by the gateway’s own counts.", which, age)}}
+}

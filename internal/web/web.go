@@ -1,0 +1,196 @@
+// Package web is the admin listener: the console's pages, the admin API in JSON
+// and the probes. It shows what pools and the conversation table say and passes
+// an operator's wishes on to them; it decides nothing and keeps nothing.
+//
+// Where to look: pools.go is what it needs of the rest, guard.go is who may ask,
+// api.go and its neighbours are the API, page.go and its neighbours the pages.
+package web
+
+import (
+	"cmp"
+	"embed"
+	"errors"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"lmwarden/internal/session"
+)
+
+// Options are what New needs. Pools, Conversations, Metrics and Log are
+// required.
+type Options struct {
+	// Pools lists the pools in the order of the configuration. It is called for
+	// every request.
+	Pools         func() []Pool
+	Conversations Conversations
+	Metrics       http.Handler
+	Log           *slog.Logger
+	// Version is shown on every page.
+	Version string
+	// Hosts are the names by which a browser on this machine may ask, besides
+	// localhost and loopback addresses.
+	Hosts []string
+	// DefaultAlias is the alias that the only model has by default, as the page
+	// says; empty when there is none.
+	DefaultAlias string
+	// Warnings stand on every page.
+	Warnings []string
+	// Ready says why the gateway takes no requests, as when it stops. Nil means
+	// that only the replicas matter.
+	Ready func() error
+	// Tokens tells what a model's engines counted. Nil means not known.
+	Tokens func(model string) Tokens
+	// Cancel ends the open requests of a conversation and says how many there
+	// were. Nil means that the gateway cannot.
+	Cancel func(session.Key) int
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// Tokens are a model's tokens since the counters run.
+type Tokens struct {
+	// Cached and Computed are parts of the prompts whose cached part the engine
+	// told; Unmeasured are prompts for which it did not.
+	Cached, Computed, Unmeasured int64
+}
+
+// Handler serves the admin listener.
+type Handler struct {
+	o       Options
+	pages   *template.Template
+	started time.Time
+	serve   http.Handler
+}
+
+//go:embed templates static
+var files embed.FS
+
+// New returns a handler for the whole listener.
+func New(o Options) (*Handler, error) {
+	if o.Pools == nil || o.Conversations == nil || o.Metrics == nil || o.Log == nil {
+		return nil, errors.New("web: Pools, Conversations, Metrics and Log are required")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	pages, err := parsePages()
+	if err != nil {
+		return nil, err
+	}
+	h := &Handler{o: o, pages: pages, started: o.Now()}
+	mux, err := h.routes()
+	if err != nil {
+		return nil, err
+	}
+	h.serve = guard(o.Hosts, mux)
+	return h, nil
+}
+
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.serve.ServeHTTP(w, r) }
+
+// routes puts every route into a mux. A name of a model may hold slashes, as
+// those of Hugging Face do, so routes below a model take the rest of the path
+// and split it themselves.
+func (h *Handler) routes() (*http.ServeMux, error) {
+	static, err := newAssets(files, "static")
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", only(http.HandlerFunc(h.pageNotFound), "GET"))
+	mux.Handle("/{$}", only(http.HandlerFunc(h.overviewPage), "GET"))
+	mux.Handle("/models/{name...}", only(http.HandlerFunc(h.modelPage), "GET"))
+	mux.Handle("/static/", only(static, "GET"))
+
+	mux.Handle("/healthz", only(http.HandlerFunc(h.healthz), "GET"))
+	mux.Handle("/readyz", only(http.HandlerFunc(h.readyz), "GET"))
+	mux.Handle("/metrics", only(h.o.Metrics, "GET"))
+
+	mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, http.StatusNotFound, "no such route: %s", r.URL.Path)
+	})
+	mux.Handle("/api/models", only(http.HandlerFunc(h.listModels), "GET"))
+	mux.HandleFunc("/api/models/{rest...}", h.oneModel)
+	mux.Handle("/api/decisions", only(http.HandlerFunc(h.listDecisions), "GET"))
+	mux.Handle("/api/conversations", only(http.HandlerFunc(h.listConversations), "GET"))
+	mux.Handle("/api/conversations/{id}", only(http.HandlerFunc(h.getConversation), "GET"))
+	mux.Handle("/api/conversations/{id}/release", only(http.HandlerFunc(h.releaseConversation), "POST"))
+	mux.Handle("/api/conversations/{id}/move", only(http.HandlerFunc(h.moveConversation), "POST"))
+	mux.Handle("/api/conversations/{id}/cancel", only(http.HandlerFunc(h.cancelConversation), "POST"))
+	return mux, nil
+}
+
+// only refuses other methods. GET includes HEAD.
+func only(next http.Handler, methods ...string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		method := r.Method
+		if method == http.MethodHead {
+			method = http.MethodGet
+		}
+		if slices.Contains(methods, method) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		allow := strings.Join(methods, ", ")
+		if slices.Contains(methods, http.MethodGet) {
+			allow = strings.Replace(allow, "GET", "GET, HEAD", 1)
+		}
+		w.Header().Set("Allow", allow)
+		writeError(w, http.StatusMethodNotAllowed, "%s is not a method of %s; allowed: %s", r.Method, r.URL.Path, allow)
+	})
+}
+
+// find is the pool of a name, with the names that there are.
+func (h *Handler) find(name string) (p Pool, known []string) {
+	for _, candidate := range h.o.Pools() {
+		n := candidate.View().Name
+		if n == name && p == nil {
+			p = candidate
+		}
+		known = append(known, n)
+	}
+	return p, known
+}
+
+func (h *Handler) healthz(w http.ResponseWriter, r *http.Request) {
+	writeText(w, http.StatusOK, "ok\n")
+}
+
+// readyz is 200 when at least one replica of each model is ready.
+func (h *Handler) readyz(w http.ResponseWriter, r *http.Request) {
+	if h.o.Ready != nil {
+		if err := h.o.Ready(); err != nil {
+			writeText(w, http.StatusServiceUnavailable, err.Error()+"\n")
+			return
+		}
+	}
+	pools := h.o.Pools()
+	if len(pools) == 0 {
+		writeText(w, http.StatusServiceUnavailable, "no model is known yet\n")
+		return
+	}
+	var missing []string
+	for _, p := range pools {
+		if v := p.View(); countStates(v)[ready] == 0 {
+			missing = append(missing, v.Name)
+		}
+	}
+	if len(missing) > 0 {
+		writeText(w, http.StatusServiceUnavailable, "no replica is ready: "+strings.Join(missing, ", ")+"\n")
+		return
+	}
+	writeText(w, http.StatusOK, "ready\n")
+}
+
+func writeText(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text))
+}
+
+// version is never empty, so that a page does not end in a dot and nothing.
+func (h *Handler) version() string { return cmp.Or(h.o.Version, "unknown") }
