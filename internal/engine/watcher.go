@@ -83,6 +83,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 	ticker := time.NewTicker(w.o.Interval)
 	defer ticker.Stop()
 	for {
+		select {
+		case <-w.nudge: // the scrape that begins now answers it
+		default:
+		}
 		began := time.Now()
 		report := w.scrape(ctx)
 		if ctx.Err() != nil {
