@@ -1,0 +1,3 @@
+module lmwarden/e2e
+
+go 1.26

@@ -1,0 +1,252 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"lmwarden/internal/config"
+	"lmwarden/internal/pool"
+	"lmwarden/internal/proxy"
+	"lmwarden/internal/session"
+	"lmwarden/internal/telemetry"
+	"lmwarden/internal/web"
+)
+
+// Gateway is a whole gateway: data plane, pools, console, and what they save.
+type Gateway struct {
+	cfg     *config.Config
+	log     *slog.Logger
+	models  *pool.Set
+	table   *session.Table
+	store   *store // nil when nothing is kept
+	proxy   *proxy.Handler
+	clients *http.Server
+	admin   *http.Server
+
+	clientsAddr, adminAddr net.Addr
+
+	stopping   atomic.Bool
+	background context.CancelFunc // of what Start began
+	running    sync.WaitGroup
+	failed     chan error // of the listeners
+}
+
+// NewGateway joins the parts of a gateway; nothing runs before Start. The
+// configuration must be valid.
+func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
+	g := &Gateway{cfg: cfg, log: log, failed: make(chan error, 2)}
+	var err error
+	g.table, err = session.New(session.Options{
+		MaxConversations: cfg.Session.MaxConversations,
+		IdleFor:          cfg.Session.IdleFor.D(),
+		Headers:          cfg.Session.Headers,
+	})
+	if err != nil {
+		return nil, err
+	}
+	added := func(*pool.Pool) {}
+	if cfg.Data != config.MemoryOnly {
+		if g.store, err = openStore(cfg.Data, g.table, log); err != nil {
+			return nil, err
+		}
+		added = g.store.restore
+	}
+	models, err := poolOptions(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	g.models, err = pool.NewSet(pool.SetOptions{
+		Models: models, Interval: cfg.ScrapeInterval.D(), Added: added, Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	registry := telemetry.NewRegistry()
+	v, commit, goVersion := buildVersion()
+	metrics, err := telemetry.NewMetrics(telemetry.Options{
+		Registerer: registry,
+		Build:      telemetry.Build{Version: v, Commit: commit, Go: goVersion},
+		Pools:      func() []telemetry.Pool { return poolGauges(g.models) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.proxy, err = proxy.New(proxy.Options{
+		Models: g.models, Sessions: g.table, Recorder: recorder{metrics}, Logger: log,
+		Limits: proxy.Limits{
+			MaxBody:   int64(cfg.Limits.Body),
+			Connect:   cfg.Timeouts.Connect.D(),
+			FirstByte: cfg.Timeouts.FirstByte.D(),
+			Idle:      cfg.Timeouts.StreamIdle.D(),
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.clients = g.proxy.Server()
+
+	console, err := web.New(web.Options{
+		Pools:         web.PoolsOf(g.models),
+		Conversations: g.table,
+		Metrics:       telemetry.Handler(registry, log),
+		Log:           log,
+		Version:       v,
+		Hosts:         cfg.Admin.Hosts,
+		DefaultAlias:  config.DefaultAlias,
+		Warnings:      warnings(cfg),
+		Ready:         g.ready,
+		Tokens: func(model string) web.Tokens {
+			t := metrics.Tokens(model)
+			return web.Tokens{Cached: t.Cached, Computed: t.Computed, Unmeasured: t.Unmeasured}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.admin = &http.Server{
+		Handler:           console,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	return g, nil
+}
+
+// poolOptions maps the configured models to pools.
+func poolOptions(cfg *config.Config, log *slog.Logger) ([]pool.Options, error) {
+	var all []pool.Options
+	for _, m := range cfg.Models {
+		o := pool.Options{
+			Name: m.Name, ServedName: m.ServedName, Aliases: m.Aliases,
+			Policy: m.Policy, SpillThreshold: int(m.SpillThreshold),
+			LiveFor: m.LiveFor.D(), IdleFor: m.IdleFor.D(),
+			MaxConversations: cfg.Session.MaxConversations, Logger: log,
+		}
+		for _, e := range m.Engines {
+			key, err := e.APIKey.Reveal()
+			if err != nil {
+				return nil, fmt.Errorf("api_key of engine %s: %w", e.URL, err)
+			}
+			o.Servers = append(o.Servers, pool.Server{URL: e.URL.String(), Key: key, Ranks: e.Ranks})
+		}
+		all = append(all, o)
+	}
+	return all, nil
+}
+
+// warnings are what an operator should see on every page and in the log.
+func warnings(cfg *config.Config) []string {
+	var all []string
+	if !config.Loopback(cfg.Listen) {
+		all = append(all, fmt.Sprintf("The client listener on %s is open to the network and asks for no key.", cfg.Listen))
+	}
+	if !config.Loopback(cfg.Admin.Listen) {
+		all = append(all, fmt.Sprintf("The admin listener on %s is open to the network and asks for no login (admin.open is true).", cfg.Admin.Listen))
+	}
+	return all
+}
+
+// ready says why the gateway takes no requests; nil when it does.
+func (g *Gateway) ready() error {
+	if g.stopping.Load() {
+		return errors.New("the gateway is stopping")
+	}
+	return g.models.Ready()
+}
+
+// Start listens and begins to serve. It fails when an address cannot be had.
+// After a success Stop must be called.
+func (g *Gateway) Start() error {
+	clients, err := net.Listen("tcp", g.cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("client listener: %w; choose another address with --listen", err)
+	}
+	admin, err := net.Listen("tcp", g.cfg.Admin.Listen)
+	if err != nil {
+		clients.Close()
+		return fmt.Errorf("admin listener: %w; choose another address with --admin-listen", err)
+	}
+	g.clientsAddr, g.adminAddr = clients.Addr(), admin.Addr()
+	for _, w := range warnings(g.cfg) {
+		g.log.Warn(w)
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	g.background = cancel
+	g.running.Go(func() { g.models.Run(ctx) })
+	g.running.Go(func() { g.expire(ctx) })
+	if g.store != nil {
+		g.running.Go(func() { g.store.run(ctx, g.models) })
+	}
+	serve := func(s *http.Server, l net.Listener, name string) {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			g.failed <- fmt.Errorf("%s listener: %w", name, err)
+		}
+	}
+	g.running.Go(func() { serve(g.clients, clients, "client") })
+	g.running.Go(func() { serve(g.admin, admin, "admin") })
+	listening(g.log, "clients", g.URL())
+	listening(g.log, "admin", g.AdminURL())
+	return nil
+}
+
+// URL is the address for clients, AdminURL that of the console. They are known
+// after Start.
+func (g *Gateway) URL() string      { return "http://" + g.clientsAddr.String() }
+func (g *Gateway) AdminURL() string { return "http://" + g.adminAddr.String() }
+
+// expire forgets idle conversations.
+func (g *Gateway) expire(ctx context.Context) {
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			g.table.Expire(now)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Stop refuses new requests, lets open answers end for at most the configured
+// time, saves, and waits for everything that Start began.
+func (g *Gateway) Stop() error {
+	g.stopping.Store(true)
+	g.proxy.Stopping()
+	ctx, cancel := context.WithTimeout(context.Background(), g.cfg.StopTimeout.D())
+	defer cancel()
+	err := g.clients.Shutdown(ctx)
+	if err != nil {
+		g.log.Warn("stopped with open answers, which are cut", "after", g.cfg.StopTimeout.String())
+		g.clients.Close()
+		err = nil
+	}
+	g.proxy.Close()
+	g.admin.Close() // only now, so that a drain can be watched
+	g.background()
+	g.running.Wait()
+	return err
+}
+
+// run serves until ctx ends or a listener fails.
+func (g *Gateway) run(ctx context.Context) error {
+	if err := g.Start(); err != nil {
+		return err
+	}
+	var failed error
+	select {
+	case <-ctx.Done():
+		g.log.Info("stopping", "open_answers_have", g.cfg.StopTimeout.String())
+	case failed = <-g.failed:
+	}
+	return errors.Join(failed, g.Stop())
+}

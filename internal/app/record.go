@@ -1,0 +1,51 @@
+package app
+
+import (
+	"strconv"
+
+	"lmwarden/internal/llmapi"
+	"lmwarden/internal/pool"
+	"lmwarden/internal/proxy"
+	"lmwarden/internal/routing"
+	"lmwarden/internal/telemetry"
+)
+
+// recorder hands finished requests of the data plane to the metrics.
+type recorder struct{ metrics *telemetry.Metrics }
+
+// Record implements proxy.Recorder.
+func (r recorder) Record(rec proxy.Record) {
+	replica := ""
+	if d := rec.Decision; d.Reason != "" {
+		if replica = "engine"; d.Replica != routing.None {
+			replica = strconv.Itoa(d.Replica)
+		}
+	}
+	u := rec.Usage
+	r.metrics.Observe(telemetry.Request{
+		Model: rec.Model, Replica: replica, Reason: string(rec.Decision.Reason), Why: string(rec.Decision.Why),
+		Outcome: string(rec.Outcome), TTFB: rec.TTFB, Duration: rec.Duration,
+		Prompt: u.Prompt, Cached: u.Cached, Completion: u.Completion,
+		Known: u.Known, CachedKnown: u.CacheState == llmapi.CacheReported,
+	})
+}
+
+// poolGauges reads the pools for the metrics page.
+func poolGauges(models *pool.Set) []telemetry.Pool {
+	var all []telemetry.Pool
+	for _, p := range models.Pools() {
+		v := p.View()
+		g := telemetry.Pool{Model: v.Name, EngineInFlight: v.Routing.InFlight, Waiting: -1}
+		for _, r := range v.Replicas {
+			g.EngineInFlight -= r.InFlight
+			if !r.Observed.IsZero() && !r.Load.Stale {
+				g.Waiting = max(g.Waiting, 0) + r.Load.Waiting
+			}
+			g.Replicas = append(g.Replicas, telemetry.Replica{
+				InFlight: r.InFlight, Conversations: r.LiveConversations, ScrapeAge: r.ScrapeAge,
+			})
+		}
+		all = append(all, g)
+	}
+	return all
+}

@@ -1,0 +1,160 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"lmwarden/internal/enginesim"
+	"lmwarden/internal/enginesim/server"
+	"lmwarden/internal/telemetry"
+)
+
+// SimParams are the parameters of the simulated engine.
+type SimParams = enginesim.Params
+
+// SimPresets lists the presets by name.
+func SimPresets() []string { return enginesim.Presets() }
+
+// SimOptions are the flags of warden sim.
+type SimOptions struct {
+	Listen   string // of the first server
+	Replicas int
+	// Ports gives each replica a server of its own, on ports that count up from
+	// Listen's (each chosen by the system when that is 0).
+	Ports  bool
+	Preset string
+	// Adjust changes the preset's parameters; nil leaves them.
+	Adjust func(*SimParams)
+	Speed  float64
+	Models []string
+	// Version is the release of vLLM to play.
+	Version         string
+	ResponsesRank   bool
+	NoPromptDetails bool
+	APIKey          string
+	SSEKeepAlive    time.Duration
+	MaxQueuedReqs   int
+	AnswerTokens    int
+	Seed            uint64
+	LogFormat       string
+}
+
+// Sim runs a simulated vLLM until ctx ends.
+func Sim(ctx context.Context, io IO, o SimOptions) error {
+	logger, err := telemetry.NewLogger(io.Err, "info", o.LogFormat)
+	if err != nil {
+		return usageErrorf("%v", err)
+	}
+	if o.Replicas < 1 {
+		return usageErrorf("--replicas %d: there must be at least 1", o.Replicas)
+	}
+	params, err := enginesim.Preset(o.Preset)
+	if err != nil {
+		return usageErrorf("--preset: %v", err)
+	}
+	if o.Adjust != nil {
+		o.Adjust(&params)
+	}
+	servers, ranks := 1, o.Replicas
+	if o.Ports {
+		servers, ranks = o.Replicas, 1
+	}
+	addresses, err := portsFrom(o.Listen, servers)
+	if err != nil {
+		return err
+	}
+
+	box := simulatedBox{}
+	for i, address := range addresses {
+		s, err := server.New(server.Options{
+			Params: params, Replicas: ranks, Models: o.Models, Version: o.Version, ResponsesRank: o.ResponsesRank,
+			OmitPromptTokensDetails: o.NoPromptDetails, APIKey: o.APIKey, Speed: o.Speed, SSEKeepAlive: o.SSEKeepAlive,
+			MaxQueuedReqs: o.MaxQueuedReqs, AnswerTokens: o.AnswerTokens, Seed: o.Seed + uint64(i),
+		})
+		if err != nil {
+			box.close()
+			return UsageError{err.Error()}
+		}
+		if err := box.listen(address, s); err != nil {
+			box.close()
+			return err
+		}
+	}
+	for i, url := range box.urls() {
+		listening(logger, fmt.Sprintf("engine %d", i), url)
+	}
+	return box.serve(ctx)
+}
+
+// portsFrom counts n addresses up from the first.
+func portsFrom(first string, n int) ([]string, error) {
+	host, port, err := net.SplitHostPort(first)
+	if err != nil {
+		return nil, usageErrorf("--listen %q: give HOST:PORT", first)
+	}
+	base, err := strconv.Atoi(port)
+	if err != nil || base < 0 || base+n-1 > 65535 {
+		return nil, usageErrorf("--listen %q: the port must be a number, and %d ports from it at most 65535", first, n)
+	}
+	addresses := make([]string, n)
+	for i := range addresses {
+		p := 0
+		if base > 0 {
+			p = base + i
+		}
+		addresses[i] = net.JoinHostPort(host, strconv.Itoa(p))
+	}
+	return addresses, nil
+}
+
+// simulatedBox is simulated servers with their listeners.
+type simulatedBox struct {
+	servers   []*server.Server
+	listeners []net.Listener
+}
+
+func (b *simulatedBox) listen(address string, s *server.Server) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("listen for the simulated engine: %w", err)
+	}
+	b.servers, b.listeners = append(b.servers, s), append(b.listeners, l)
+	return nil
+}
+
+func (b *simulatedBox) urls() []string {
+	urls := make([]string, len(b.listeners))
+	for i, l := range b.listeners {
+		urls[i] = "http://" + l.Addr().String()
+	}
+	return urls
+}
+
+// serve answers until ctx ends or a server fails, and returns when all have
+// ended.
+func (b *simulatedBox) serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, len(b.servers))
+	var all sync.WaitGroup
+	for i, s := range b.servers {
+		all.Go(func() {
+			defer cancel()
+			errs[i] = s.Serve(ctx, b.listeners[i])
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// close lets go of listeners that never served.
+func (b *simulatedBox) close() {
+	for _, l := range b.listeners {
+		l.Close()
+	}
+}

@@ -1,0 +1,145 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"lmwarden/internal/pool"
+	"lmwarden/internal/routing"
+	"lmwarden/internal/session"
+)
+
+const (
+	// conversationsFile is the conversation table in the data folder.
+	conversationsFile = "conversations"
+	// saveEvery is how much a kill may cost.
+	saveEvery = time.Second
+)
+
+// store saves the identities of the session table and, beside each, the home
+// that the routing core gave it, so that a restart scatters no conversation.
+type store struct {
+	file   *session.File
+	log    *slog.Logger
+	homes  map[string][]routing.Home // loaded and not restored yet, by model; restore's only
+	failed bool                      // the last save failed; run's only
+}
+
+// openStore loads what an earlier process saved in dir and keeps it up to date
+// from then on. A table that cannot be read is moved aside: starting with an
+// empty one costs one cold turn per conversation, not starting costs the service.
+func openStore(dir string, table *session.Table, log *slog.Logger) (*store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("data folder: %w; give another one with --data", err)
+	}
+	path := filepath.Join(dir, conversationsFile)
+	homes := map[string][]routing.Home{} // by model
+	collect := func(model string, k session.Key, data []byte) {
+		if h, err := decodeHome(routing.Key(k), data); err == nil {
+			homes[model] = append(homes[model], h)
+		}
+	}
+	file, loaded, err := session.OpenFile(path, table, time.Now(), collect)
+	if err != nil && !errors.Is(err, fs.ErrPermission) {
+		aside := fmt.Sprintf("%s.unreadable-%d", path, time.Now().Unix())
+		log.Error("the conversation table cannot be read: moved aside, starting with an empty one", "error", err.Error(), "moved_to", aside)
+		if err := os.Rename(path, aside); err != nil {
+			return nil, fmt.Errorf("move the unreadable conversation table aside: %w", err)
+		}
+		clear(homes)
+		file, loaded, err = session.OpenFile(path, table, time.Now(), collect)
+	}
+	if err != nil {
+		return nil, err
+	}
+	log.Info("conversation table loaded", "path", path, "conversations", loaded.Conversations, "expired", loaded.Expired, "cut", loaded.Cut)
+	return &store{file: file, log: log, homes: homes}, nil
+}
+
+// restore gives a pool the homes that were saved for it. It suits
+// pool.SetOptions.Added, since a pool may appear long after the start.
+func (s *store) restore(p *pool.Pool) {
+	p.Restore(s.homes[p.Name()])
+	delete(s.homes, p.Name())
+}
+
+// run saves what changed until ctx ends, then once more.
+func (s *store) run(ctx context.Context, models *pool.Set) {
+	home := func(model string, k session.Key) []byte {
+		for _, p := range models.Pools() {
+			if p.Name() == model {
+				return encodeHome(p, k)
+			}
+		}
+		return nil
+	}
+	tick := time.NewTicker(saveEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.note(s.file.Sync(home))
+		case <-ctx.Done():
+			s.note(s.file.Close(home))
+			return
+		}
+	}
+}
+
+// note logs the first failure of a row and the recovery, not every second of a
+// full disk.
+func (s *store) note(err error) {
+	switch {
+	case err != nil && !s.failed:
+		s.log.Error("the conversation table is not saved: a restart now would scatter conversations", "error", err.Error())
+	case err == nil && s.failed:
+		s.log.Info("the conversation table is saved again")
+	}
+	s.failed = err != nil
+}
+
+// savedHome is the form of a home in the file.
+type savedHome struct {
+	Replica   int   `json:"r"`
+	Turns     int64 `json:"t,omitempty"`
+	Spills    int64 `json:"s,omitempty"`
+	Moves     int64 `json:"m,omitempty"`
+	Tokens    int64 `json:"k,omitempty"`
+	Epoch     int   `json:"e,omitempty"`
+	LastSpill int   `json:"l"`
+	Seen      int64 `json:"u"` // Unix milliseconds
+}
+
+// encodeHome is nil for a conversation without a home.
+func encodeHome(p *pool.Pool, k session.Key) []byte {
+	h, ok := p.Home(routing.Key(k))
+	if !ok || h.Replica == routing.None {
+		return nil
+	}
+	data, err := json.Marshal(savedHome{
+		Replica: h.Replica, Turns: h.Turns, Spills: h.Spills, Moves: h.Moves, Tokens: h.Tokens,
+		LastSpill: h.LastSpill, Seen: h.LastSeen.UnixMilli(),
+	})
+	if err != nil {
+		panic(err) // integers always marshal
+	}
+	return data
+}
+
+func decodeHome(k routing.Key, data []byte) (routing.Home, error) {
+	var h savedHome
+	if err := json.Unmarshal(data, &h); err != nil {
+		return routing.Home{}, fmt.Errorf("saved home: %w", err)
+	}
+	return routing.Home{
+		Key: k, Replica: h.Replica, Turns: h.Turns, Spills: h.Spills, Moves: h.Moves, Tokens: h.Tokens,
+		LastSpill: h.LastSpill, LastSeen: time.UnixMilli(h.Seen),
+	}, nil
+}

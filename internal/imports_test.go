@@ -1,0 +1,101 @@
+// Package internal holds no code of its own, only the test of which package may
+// import which.
+package internal
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// mayImport is the architecture of docs/design.md: an edge that is not here is
+// an error. A leaf has an empty list.
+var mayImport = map[string][]string{
+	"cmd/warden": {"internal/app"},
+	"internal/app": {
+		"internal/config", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
+		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/telemetry", "internal/web",
+	},
+	"internal/web":              {"internal/pool", "internal/session", "internal/config", "internal/routing", "internal/engine"},
+	"internal/proxy":            {"internal/pool", "internal/session", "internal/llmapi", "internal/routing"},
+	"internal/pool":             {"internal/routing", "internal/engine"},
+	"internal/session":          {"internal/llmapi"},
+	"internal/enginesim/server": {"internal/enginesim", "internal/llmapi"},
+	"internal/enginesim":        {},
+	"internal/config":           {},
+	"internal/llmapi":           {},
+	"internal/routing":          {},
+	"internal/engine":           {},
+	"internal/telemetry":        {},
+}
+
+// standardOnly are the packages that may use nothing but the standard library.
+var standardOnly = []string{"internal/routing", "internal/pool", "internal/engine", "internal/proxy"}
+
+func TestImportsFollowTheArchitecture(t *testing.T) {
+	const module = "lmwarden/"
+	for path, imports := range packages(t) {
+		allowed, known := mayImport[path]
+		if !known {
+			t.Errorf("%s is not in the architecture: add it to docs/design.md and to this test", path)
+			continue
+		}
+		for _, imp := range imports {
+			own, isOwn := strings.CutPrefix(imp, module)
+			switch {
+			case isOwn && !slices.Contains(allowed, own):
+				t.Errorf("%s imports %s; it may import %v", path, own, allowed)
+			case !isOwn && slices.Contains(standardOnly, path) && strings.Contains(strings.Split(imp, "/")[0], "."):
+				t.Errorf("%s imports %s; it may use the standard library only", path, imp)
+			}
+		}
+	}
+}
+
+func TestNoCgo(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{if .CgoFiles}}{{.ImportPath}}{{end}}", "lmwarden/cmd/warden").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range strings.Fields(string(out)) {
+		// The standard library's cgo parts have plain Go twins for CGO_ENABLED=0.
+		if strings.Contains(strings.Split(path, "/")[0], ".") {
+			t.Errorf("%s needs cgo", path)
+		}
+	}
+}
+
+// packages maps each package of the module, without the module's name, to what
+// its non-test files import.
+func packages(t *testing.T) map[string][]string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", "lmwarden/...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	found := map[string][]string{}
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p struct {
+			ImportPath string
+			Imports    []string
+		}
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("go list output: %v", err)
+		}
+		if path := strings.TrimPrefix(p.ImportPath, "lmwarden/"); path != "internal" {
+			found[path] = p.Imports
+		}
+	}
+	if len(found) < len(mayImport) {
+		missing := slices.DeleteFunc(slices.Sorted(maps.Keys(mayImport)), func(p string) bool { _, ok := found[p]; return ok })
+		t.Errorf("the architecture lists packages that do not exist: %v", missing)
+	}
+	return found
+}
