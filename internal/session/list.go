@@ -74,18 +74,22 @@ func (t *Table) Conversations(q Query) (page []Conversation, next string, err er
 	}
 
 	var top []listed
+	var worst *listed // of a full page; what comes after it need not be looked at
 	cut := func(n int) {
 		slices.SortFunc(top, before)
 		// A row that moved during the walk may have been met twice.
 		top = slices.CompactFunc(top, func(a, b listed) bool { return a.Key == b.Key })
-		top = top[:min(len(top), n)]
+		if len(top) >= n {
+			top = top[:n]
+			worst = &listed{top[n-1].value, Conversation{Key: top[n-1].Key}}
+		}
 	}
 	t.walk(func(r *row) {
 		if q.Model != "" && r.model != q.Model {
 			return
 		}
 		l := listed{value(r), Conversation{Key: r.key}}
-		if after != nil && before(l, *after) <= 0 {
+		if after != nil && before(l, *after) <= 0 || worst != nil && before(l, *worst) >= 0 {
 			return
 		}
 		l.Conversation = r.copy()

@@ -186,7 +186,9 @@ func (b *batch) flush(w io.Writer, beside Beside) error {
 		if beside != nil {
 			more = beside(id.model, id.key)
 		}
-		payload = appendBytes(payload, more)
+		if payload = appendBytes(payload, more); len(payload) > maxRecord {
+			return fmt.Errorf("save conversations: %s takes %d bytes, a record at most %d", id.key.Name(), len(payload), maxRecord)
+		}
 		out = binary.AppendUvarint(out, uint64(len(payload)))
 		out = append(out, payload...)
 		out = binary.LittleEndian.AppendUint64(out, xxhash.Sum64(payload))
