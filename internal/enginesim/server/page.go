@@ -97,7 +97,7 @@ func (p *page) sample(name string, value float64, labels ...label) {
 		if i == 0 {
 			separator = "{"
 		}
-		p.text.WriteString(separator + l.name + `="` + labelEscapes().Replace(l.value) + `"`)
+		p.text.WriteString(separator + l.name + `="` + escapeLabel(l.value) + `"`)
 	}
 	if len(labels) > 0 {
 		p.text.WriteByte('}')
@@ -105,8 +105,11 @@ func (p *page) sample(name string, value float64, labels ...label) {
 	p.text.WriteString(" " + sampleValue(value) + "\n")
 }
 
-func labelEscapes() *strings.Replacer {
-	return strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
+func escapeLabel(value string) string {
+	if !strings.ContainsAny(value, "\\\n\"") {
+		return value
+	}
+	return strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`).Replace(value)
 }
 
 // sampleValue prints a value as the Python client does: with an exponent from 1e6 on, of at least

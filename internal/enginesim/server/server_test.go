@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"io"
 	"net"
 	"sync"
 	"testing"
@@ -79,3 +80,16 @@ func (n *network) Accept() (net.Conn, error) {
 func (n *network) Close() error { n.close(); return nil }
 
 func (n *network) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "memory"} }
+
+// rawReply is everything that the server sends on a connection until it closes it.
+func (n *network) rawReply(t *testing.T, raw []byte) []byte {
+	t.Helper()
+	c := n.dial()
+	defer c.Close()
+	go c.Write(raw)
+	reply, err := io.ReadAll(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply
+}
