@@ -1,15 +1,16 @@
 package routing
 
-import "slices"
+import (
+	"cmp"
+	"math"
+	"slices"
+)
 
 // How affinity weighs what it compares. The margins are in requests in flight.
 const (
 	// nearlyFull is the share of the KV cache in use from which a replica is
 	// avoided: the next prompt would push out running requests.
 	nearlyFull = 0.9
-	// kvSlack is the difference in KV use that does not count: a scrape is up to
-	// a second old.
-	kvSlack = 0.1
 	// extendsMargin is how many requests more than the least loaded replica the
 	// home of a continued history may have: reading a history again costs more
 	// than waiting beside two others.
@@ -26,70 +27,70 @@ type affinity struct{}
 
 func (p affinity) choose(c *Core, q *query) choice {
 	if q.home == None {
-		return p.place(c, q)
+		return compared(c, p.place(c, q), false, "")
 	}
 	f, why := c.fateAt(q)
 	switch f {
 	case leaves:
-		ch := c.to(p.lightest(c, c.field(q.among)))
-		ch.why, ch.compared = why, true
-		return ch
+		return compared(c, p.lightest(c, q.among), false, why)
 	case spills:
-		return p.spill(c, q, c.field(q.among), why)
+		return compared(c, p.spill(c, q), true, why)
 	}
 	full := c.pressure(q.home)
 	if full < float64(c.spillThreshold()) {
 		return c.to(q.home)
 	}
-	fewer := slices.DeleteFunc(c.field(q.among), func(i int) bool { return c.pressure(i) >= full })
-	if len(fewer) == 0 {
-		ch := c.to(q.home)
-		ch.why, ch.compared = HomeFull, true
-		return ch
+	// A replica with room has fewer. If none has room, the lightest is the one
+	// with the least in flight.
+	if to := p.spill(c, q); c.pressure(to) < full {
+		return compared(c, to, true, HomeFull)
 	}
-	return p.spill(c, q, fewer, HomeFull)
+	return compared(c, q.home, false, HomeFull)
+}
+
+func compared(c *Core, replica int, spill bool, why Why) choice {
+	ch := c.to(replica)
+	ch.spill, ch.why, ch.compared = spill, why, true
+	return ch
 }
 
 // place chooses for a request without a home: where there is something to find
 // in the cache, while that place has room, else the lightest.
-func (p affinity) place(c *Core, q *query) choice {
-	lowest := c.pressure(q.among[0])
-	for _, i := range q.among {
-		lowest = min(lowest, c.pressure(i))
+func (p affinity) place(c *Core, q *query) int {
+	lightest := p.lightest(c, q.among)
+	if q.key == (Key{}) {
+		return lightest
 	}
+	least := c.pressure(lightest)
 	welcome := func(i int, margin float64) bool {
-		return slices.Contains(q.among, i) && p.hasRoom(c, i) && c.pressure(i) <= lowest+margin
+		return slices.Contains(q.among, i) && p.hasRoom(c, i) && c.pressure(i) <= least+margin
 	}
-	ch := choice{}
-	switch {
-	case q.key == (Key{}):
-		ch = c.to(p.lightest(c, c.field(q.among)))
-	case welcome(q.extends, extendsMargin):
-		ch = c.to(q.extends)
-	case welcome(q.parent, parentMargin):
-		ch = c.to(q.parent)
-	default:
-		f := c.field(q.among)
-		if q.lastServer != None {
-			f = f.prefer(func(i int) bool { return c.replicas[i].server == q.lastServer && welcome(i, extendsMargin) })
+	if welcome(q.extends, extendsMargin) {
+		return q.extends
+	}
+	if welcome(q.parent, parentMargin) {
+		return q.parent
+	}
+	if q.lastServer != None {
+		// Its engine chose the rank; the history is on one of them.
+		ranks := slices.DeleteFunc(slices.Clone(q.among), func(i int) bool { return c.replicas[i].server != q.lastServer })
+		if len(ranks) > 0 {
+			if i := p.lightest(c, ranks); welcome(i, extendsMargin) {
+				return i
+			}
 		}
-		ch = c.to(p.lightest(c, f))
 	}
-	ch.compared = true
-	return ch
+	return lightest
 }
 
 // spill chooses where a request goes that its home cannot take now: where the
 // conversation spilled last, which holds its history up to then, else the
 // lightest.
-func (p affinity) spill(c *Core, q *query, f field, why Why) choice {
-	to := q.lastSpill
-	if !slices.Contains(f, to) || !p.hasRoom(c, to) {
-		to = p.lightest(c, f)
+func (p affinity) spill(c *Core, q *query) int {
+	if slices.Contains(q.among, q.lastSpill) && p.hasRoom(c, q.lastSpill) {
+		return q.lastSpill
 	}
-	ch := c.to(to)
-	ch.spill, ch.why, ch.compared = true, why, true
-	return ch
+	return p.lightest(c, q.among)
 }
 
 // hasRoom tells whether a replica can take a request that could go elsewhere.
@@ -101,17 +102,37 @@ func (affinity) hasRoom(c *Core, i int) bool {
 //
 //  1. room: under the spill threshold and the KV cache not nearly full;
 //  2. requests in flight, which are exact and the gateway's own;
-//  3. context of the live conversations, in steps of half a mean conversation,
-//     so that small differences in length do not count;
+//  3. context of the live conversations, in mean conversations and rounded, so
+//     that small differences in length do not count;
 //  4. live conversations;
-//  5. KV use, which is a second old and mostly follows from 2;
+//  5. KV use where both are known: it is up to a second old and mostly follows
+//     from 2;
 //  6. the least recently chosen.
-func (p affinity) lightest(c *Core, f field) int {
+func (p affinity) lightest(c *Core, among []int) int {
 	mean := c.homes.meanContext()
-	f = f.prefer(func(i int) bool { return p.hasRoom(c, i) })
-	f = f.least(0, c.pressure)
-	f = f.least(mean/2, func(i int) float64 { return c.homes.at(i).weight(mean) })
-	f = f.least(0, func(i int) float64 { return float64(c.homes.at(i).live) })
-	f = f.least(kvSlack, func(i int) float64 { return c.replicas[i].kvUsed() })
-	return c.leastRecent(f)
+	context := func(h *contents) float64 { return math.Round(h.weight(mean) / mean) }
+	return c.best(among, func(a, b int) int {
+		if x, y := p.hasRoom(c, a), p.hasRoom(c, b); x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		if order := c.byPressure(a, b); order != 0 {
+			return order
+		}
+		x, y := c.homes.heldAt(a), c.homes.heldAt(b)
+		if order := cmp.Compare(context(x), context(y)); order != 0 {
+			return order
+		}
+		if x.live != y.live {
+			return x.live - y.live
+		}
+		if x, y := c.replicas[a].kvUsed(), c.replicas[b].kvUsed(); x < y {
+			return -1
+		} else if x > y {
+			return 1
+		}
+		return 0
+	})
 }

@@ -77,8 +77,8 @@ func (c *Core) Rehome(now time.Time, k Key, replica int) error {
 // home are left out.
 func (c *Core) Snapshot() []Home {
 	rows := make([]Home, 0, len(c.homes.byKey))
-	for _, v := range c.homes.byKey {
-		if v.home() != None {
+	for _, r := range c.homes.byKey {
+		if v := c.homes.at(r); v.home() != None {
 			rows = append(rows, c.row(v))
 		}
 	}
@@ -112,9 +112,9 @@ func (c *Core) Restore(now time.Time, homes []Home) (dropped int) {
 		// itself, so the front is the place.
 		if v.seen+c.homes.liveFor > c.clock.now {
 			c.homes.setLive(v, true)
-			c.homes.recent.pushFront(v)
+			c.homes.pushFront(recent, v)
 		} else {
-			c.homes.idle.pushFront(v)
+			c.homes.pushFront(idle, v)
 		}
 	}
 	c.homes.expire(c.clock.now)

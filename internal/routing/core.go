@@ -52,8 +52,7 @@ type Core struct {
 	prefix       prefixWindow
 	measured     bool // an engine has counted a turn
 
-	among   []int // the candidates of the choice under way
-	scratch []int // what a policy narrows them down in
+	among []int // the candidates of the choice under way
 }
 
 var _ Router = (*Core)(nil)
@@ -76,8 +75,7 @@ func New(o Options) (*Core, error) {
 		requests: make(map[RequestID]*request),
 		homes: newTable(len(o.Replicas), min(orDefault(o.LiveFor, DefaultLiveFor), idleFor), idleFor,
 			orDefault(o.MaxConversations, DefaultMaxConversations)),
-		among:   make([]int, 0, len(o.Replicas)),
-		scratch: make([]int, 0, len(o.Replicas)),
+		among: make([]int, 0, len(o.Replicas)),
 	}
 	for i, r := range o.Replicas {
 		if r.Server < 0 || r.Server >= len(o.Replicas) {

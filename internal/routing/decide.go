@@ -210,7 +210,7 @@ func (c *Core) cold(v *conversation) bool {
 func (c *Core) receipt(in *query, ch choice) []Candidate {
 	list := make([]Candidate, 0, len(in.among)+1)
 	add := func(i int) {
-		r, held := &c.replicas[i], c.homes.at(i)
+		r, held := &c.replicas[i], c.homes.heldAt(i)
 		list = append(list, Candidate{
 			Replica: i, InFlight: r.inFlight, KVUsed: r.kvUsed(),
 			LiveConversations: held.live, LiveTokens: held.tokens(),

@@ -17,9 +17,9 @@ type conversation struct {
 	moves      int64
 	seen       time.Duration // on the core's clock
 
-	// The list it is in while it has no request open.
-	prev, next *conversation
-	list       *list
+	row        row
+	prev, next row // neighbours in its list
+	in         listName
 }
 
 // bond ties a conversation to its home.
@@ -36,12 +36,13 @@ type bond struct {
 func (v *conversation) home() int { return int(v.bond.replica) }
 
 // table holds the conversations. Those with an open request are in no list; the
-// others are in two, each in order of their last request: live ones first wait
-// in recent until they are no longer live, then in idle until they are
-// forgotten. So every event costs the same however many conversations there are.
+// others wait in recent until they are no longer live, then in idle until they
+// are forgotten, both in order of their last request. So every event costs the
+// same however many conversations there are.
 type table struct {
-	byKey            map[Key]*conversation
-	recent, idle     list
+	rows
+	byKey            map[Key]row
+	lists            [2]list
 	held             []contents // by replica; the last for those without a home
 	liveFor, idleFor time.Duration
 	max              int
@@ -49,7 +50,7 @@ type table struct {
 
 func newTable(replicas int, liveFor, idleFor time.Duration, max int) table {
 	return table{
-		byKey: make(map[Key]*conversation), held: make([]contents, replicas+1),
+		byKey: make(map[Key]row), held: make([]contents, replicas+1),
 		liveFor: liveFor, idleFor: idleFor, max: max,
 	}
 }
@@ -83,8 +84,8 @@ func (h *contents) add(v *conversation, sign int) {
 	}
 }
 
-// at is what a replica holds; None stands for the conversations without a home.
-func (t *table) at(replica int) *contents {
+// heldAt is what a replica holds; None stands for the conversations without a home.
+func (t *table) heldAt(replica int) *contents {
 	if replica == None {
 		replica = len(t.held) - 1
 	}
@@ -114,21 +115,27 @@ func (t *table) meanContext() float64 {
 	return float64(sum.tokens()) / float64(sum.sized)
 }
 
-func (t *table) get(k Key) *conversation { return t.byKey[k] }
+// get finds a conversation, nil when it is not known.
+func (t *table) get(k Key) *conversation {
+	if r, known := t.byKey[k]; known {
+		return t.at(r)
+	}
+	return nil
+}
 
 // add makes a conversation without a home. It is in no list: the caller opens
 // it, or puts it into one.
 func (t *table) add(k Key, now time.Duration) *conversation {
-	v := &conversation{key: k, bond: bond{replica: None, from: None}, lastSpill: None, lastServer: None, seen: now}
-	t.byKey[k] = v
+	v := t.take()
+	v.key, v.bond, v.seen = k, bond{replica: None, from: None}, now
+	v.lastSpill, v.lastServer = None, None
+	t.byKey[k] = v.row
 	return v
 }
 
 // open counts a request of v; estimate is its prompt in tokens, 0 when not known.
 func (t *table) open(v *conversation, now time.Duration, estimate int64) {
-	if v.list != nil {
-		v.list.remove(v)
-	}
+	t.unlink(v)
 	t.setLive(v, true)
 	v.open++
 	v.turns++
@@ -144,7 +151,7 @@ func (t *table) close(v *conversation, now time.Duration) {
 	v.open--
 	v.seen = now
 	if v.open == 0 {
-		t.recent.pushBack(v)
+		t.pushBack(recent, v)
 		t.trim()
 	}
 }
@@ -171,20 +178,20 @@ func (t *table) setLive(v *conversation, live bool) {
 	}
 	v.live = live
 	if live {
-		t.at(v.home()).add(v, 1)
+		t.heldAt(v.home()).add(v, 1)
 	} else {
-		t.at(v.home()).add(v, -1)
+		t.heldAt(v.home()).add(v, -1)
 	}
 }
 
 // expire lets conversations fall out of the live ones, and forgets the idle.
 func (t *table) expire(now time.Duration) {
-	for v := t.recent.front; v != nil && v.seen+t.liveFor <= now; v = t.recent.front {
-		t.recent.remove(v)
+	for v := t.front(recent); v != nil && v.seen+t.liveFor <= now; v = t.front(recent) {
+		t.unlink(v)
 		t.setLive(v, false)
-		t.idle.pushBack(v)
+		t.pushBack(idle, v)
 	}
-	for v := t.idle.front; v != nil && v.seen+t.idleFor <= now; v = t.idle.front {
+	for v := t.front(idle); v != nil && v.seen+t.idleFor <= now; v = t.front(idle) {
 		t.forget(v)
 	}
 }
@@ -192,57 +199,21 @@ func (t *table) expire(now time.Duration) {
 // trim forgets the longest idle while there are too many.
 func (t *table) trim() {
 	for len(t.byKey) > t.max {
-		switch {
-		case t.idle.front != nil:
-			t.forget(t.idle.front)
-		case t.recent.front != nil:
-			t.forget(t.recent.front)
-		default:
+		oldest := t.front(idle)
+		if oldest == nil {
+			oldest = t.front(recent)
+		}
+		if oldest == nil {
 			return
 		}
+		t.forget(oldest)
 	}
 }
 
 // forget removes a conversation that has no open request.
 func (t *table) forget(v *conversation) {
-	v.list.remove(v)
+	t.unlink(v)
 	t.setLive(v, false)
 	delete(t.byKey, v.key)
-}
-
-// list is a doubly linked list through the conversations, oldest in front.
-type list struct{ front, back *conversation }
-
-func (l *list) pushBack(v *conversation) {
-	v.list, v.prev, v.next = l, l.back, nil
-	if l.back == nil {
-		l.front = v
-	} else {
-		l.back.next = v
-	}
-	l.back = v
-}
-
-func (l *list) pushFront(v *conversation) {
-	v.list, v.prev, v.next = l, nil, l.front
-	if l.front == nil {
-		l.back = v
-	} else {
-		l.front.prev = v
-	}
-	l.front = v
-}
-
-func (l *list) remove(v *conversation) {
-	if v.prev == nil {
-		l.front = v.next
-	} else {
-		v.prev.next = v.next
-	}
-	if v.next == nil {
-		l.back = v.prev
-	} else {
-		v.next.prev = v.prev
-	}
-	v.list, v.prev, v.next = nil, nil, nil
+	t.give(v)
 }

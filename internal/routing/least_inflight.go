@@ -5,7 +5,7 @@ package routing
 type leastInFlight struct{}
 
 func (leastInFlight) choose(c *Core, q *query) choice {
-	return c.anywhere(q, c.leastRecent(c.field(q.among).least(0, c.pressure)))
+	return c.anywhere(q, c.best(q.among, c.byPressure))
 }
 
 // anywhere is the choice of a policy that does not look at homes.

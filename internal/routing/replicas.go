@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -78,38 +79,19 @@ func (c *Core) candidates(tried []int) (tier State, among []int) {
 	return tier, among
 }
 
-// field is a set of candidates that criteria narrow down, one after the other,
-// in place. It is never empty.
-type field []int
-
-// field copies candidates to where they can be narrowed down.
-func (c *Core) field(among []int) field {
-	c.scratch = append(c.scratch[:0], among...)
-	return c.scratch
-}
-
-// least keeps the candidates whose value is within slack of the lowest. NaN, the
-// value that is not known, decides nothing: such a candidate stays.
-func (f field) least(slack float64, value func(i int) float64) field {
-	lowest := math.Inf(1)
-	for _, i := range f {
-		if v := value(i); v < lowest {
-			lowest = v
+// best is the candidate that comes before all others; of equals the one chosen
+// least recently, which spreads a burst and lets idle replicas take turns.
+// before compares two candidates: negative when the first is better.
+func (c *Core) best(among []int, before func(a, b int) int) int {
+	best := among[0]
+	for _, i := range among[1:] {
+		order := before(i, best)
+		if order < 0 || order == 0 && c.replicas[i].chosen < c.replicas[best].chosen {
+			best = i
 		}
 	}
-	return slices.DeleteFunc(f, func(i int) bool { return value(i) > lowest+slack })
+	return best
 }
 
-// prefer keeps the candidates that have a property, or all when none has it.
-func (f field) prefer(has func(i int) bool) field {
-	if !slices.ContainsFunc(f, has) {
-		return f
-	}
-	return slices.DeleteFunc(f, func(i int) bool { return !has(i) })
-}
-
-// leastRecent ends a comparison: of equals the least recently chosen, which
-// spreads a burst and alternates between idle replicas.
-func (c *Core) leastRecent(f field) int {
-	return f.least(0, func(i int) float64 { return float64(c.replicas[i].chosen) })[0]
-}
+// byPressure compares two candidates by their requests in flight.
+func (c *Core) byPressure(a, b int) int { return cmp.Compare(c.pressure(a), c.pressure(b)) }

@@ -5,5 +5,5 @@ package routing
 type roundRobin struct{}
 
 func (roundRobin) choose(c *Core, q *query) choice {
-	return c.anywhere(q, c.leastRecent(c.field(q.among)))
+	return c.anywhere(q, c.best(q.among, func(a, b int) int { return 0 }))
 }

@@ -59,7 +59,7 @@ func (c *Core) View(now time.Time) View {
 		WorkingSet: c.workingSet(),
 	}
 	for i := range c.replicas {
-		r, held := &c.replicas[i], c.homes.at(i)
+		r, held := &c.replicas[i], c.homes.heldAt(i)
 		v.Replicas[i] = ReplicaView{
 			State: r.state, InFlight: r.inFlight,
 			Placed: r.served.placed, Sticky: r.served.sticky, SpilledIn: r.served.spilledIn,
@@ -84,7 +84,7 @@ func (c *Core) workingSet() WorkingSet {
 			holders++
 		}
 	}
-	if c.homes.at(None).measured > 0 {
+	if c.homes.heldAt(None).measured > 0 {
 		holders = int64(len(c.replicas)) // spread by the engine's balancer
 	}
 	if measured > 0 {
