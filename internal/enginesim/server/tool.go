@@ -2,7 +2,9 @@ package server
 
 import (
 	"encoding/json"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -146,7 +148,7 @@ func (s schema) least(name string, depth int) any {
 		return v
 	case "integer", "number":
 		if s.Minimum != nil && *s.Minimum > 1 {
-			return int(*s.Minimum) + 1
+			return json.Number(strconv.FormatFloat(math.Ceil(*s.Minimum), 'f', -1, 64))
 		}
 		return 1
 	case "boolean":
