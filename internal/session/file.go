@@ -111,7 +111,8 @@ func (s *File) rewrite(beside Beside) error {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
 	s.f, s.snapshot, s.size = f, w.n, w.n
-	// The rename itself is durable once the folder is.
+	// The rename itself is durable once the folder is; where a folder cannot be
+	// synced, the file system sees to it in its own time.
 	if d, err := os.Open(filepath.Dir(s.path)); err == nil {
 		d.Sync()
 		d.Close()

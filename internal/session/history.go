@@ -16,9 +16,8 @@ const maxMarks = 16
 // mark is a place in a history at which an earlier request may have ended: before
 // an answer, or at the very end.
 type mark struct {
-	sum    uint64 // of all messages before it
-	answer uint64 // of the answer that follows, 0 at the end of the history
-	after  uint64 // of all messages including that answer
+	sum   uint64 // of all messages before it
+	after uint64 // of all messages including the answer that follows; 0 at the end
 }
 
 // history is the chain of a request's messages. The zero history has no marks.
@@ -47,7 +46,7 @@ func historyOf(seed uint64, messages []llmapi.Message) history {
 		if m.Role == llmapi.RoleAssistant {
 			h.answered = true
 			if asked && !answering {
-				h.push(mark{sum: sum, answer: 1})
+				h.push(mark{sum: sum})
 			}
 			answering = true
 		} else {
@@ -57,7 +56,6 @@ func historyOf(seed uint64, messages []llmapi.Message) history {
 		sum = mix(sum, m.Hash)
 		if answering && h.n > 0 {
 			last := &h.ring[(h.n-1)%maxMarks]
-			last.answer = mix(last.answer, m.Hash)
 			last.after = sum
 			if h.n == 1 {
 				h.first = *last

@@ -128,7 +128,7 @@ func shapeOf(header http.Header, f *llmapi.Facts, h *history, title bool, client
 // conversations, so that what it asks without them is something else.
 func agent(client string) bool {
 	switch client {
-	case "claude-cli", "codex_exec", "codex_cli_rs", "codex-tui", "opencode", "kilo", "kilo-code", "crush", "qwencode":
+	case "claude-cli", "codex_exec", "codex_cli_rs", "opencode", "qwencode":
 		return true
 	}
 	return false
@@ -163,7 +163,7 @@ func (t *Table) byContent(at place, r *Request, f *llmapi.Facts) claim {
 		row := t.at(at, m.sum)
 		switch {
 		case row == nil:
-		case m.answer == 0 || row.follows(m):
+		case m.after == 0 || row.follows(m):
 			return claim{source: source, key: row.key}
 		default:
 			return claim{source: source, key: keyOf(r.Tenant, r.Model, "branch", sumString(m.after))}
@@ -200,9 +200,9 @@ func (t *Table) learn(at place, row *row) {
 		return
 	}
 	for m := range at.h.marks() {
-		if m.answer != 0 && t.at(at, m.sum) == row {
-			if l := row.link(m.sum); l.answer == 0 {
-				l.answer = m.answer
+		if m.after != 0 && t.at(at, m.sum) == row {
+			if l := row.link(m.sum); l.after == 0 {
+				l.after = m.after
 			}
 			break
 		}

@@ -149,7 +149,7 @@ func (t *Table) restore(saved *row) bool {
 	for _, l := range links {
 		t.chain(r, l.sum)
 		if t.nodes[node{r.scope, l.sum}] == r {
-			r.link(l.sum).answer = l.answer
+			r.link(l.sum).after = l.after
 		}
 	}
 	return true
@@ -220,7 +220,7 @@ func appendRow(b []byte, r *row) []byte {
 	b = binary.AppendUvarint(b, uint64(len(r.links)))
 	for _, l := range r.links {
 		b = binary.LittleEndian.AppendUint64(b, l.sum)
-		b = binary.LittleEndian.AppendUint64(b, l.answer)
+		b = binary.LittleEndian.AppendUint64(b, l.after)
 	}
 	return b
 }

@@ -46,9 +46,9 @@ type node struct{ scope, sum uint64 }
 // request, to which a history that was rewound far leads back, and its newest.
 const maxLinks = 8
 
-// link is a request that we know by the hash of its history, and the answer that
-// came after it, 0 until a later request shows it.
-type link struct{ sum, answer uint64 }
+// link is a request that we know by the hash of its history, and the hash that
+// includes the answer to it, 0 until a later request shows that.
+type link struct{ sum, after uint64 }
 
 // row is a conversation. Table.mu guards all of it.
 type row struct {
@@ -327,8 +327,8 @@ func (r *row) link(sum uint64) *link {
 // follows reports whether the answer after m, which is an end of this row, is the
 // one that was given there, as far as is known.
 func (r *row) follows(m mark) bool {
-	given := r.link(m.sum).answer
-	return m.answer != 0 && (given == 0 || given == m.answer)
+	given := r.link(m.sum).after
+	return m.after != 0 && (given == 0 || given == m.after)
 }
 
 // intern returns the one copy of a string, since rows share few values and must
