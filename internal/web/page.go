@@ -237,13 +237,13 @@ func (h *Handler) modelPage(w http.ResponseWriter, r *http.Request) {
 		page: h.page(v.Name), Card: cardOf(v, true), Facts: factsOf(v), Since: v.Since,
 		Notes: notesOf(v, tokens), Say: sayOf(v, tokens), WorkingSet: workingSetOf(v), Servers: serversOf(v),
 	}
-	for _, a := range v.Aliases {
-		if a != h.o.DefaultAlias {
-			m.Answers = append(m.Answers, a)
-		}
-	}
 	if len(known) == 1 {
 		m.Default = h.o.DefaultAlias
+	}
+	for _, a := range v.Aliases {
+		if a != m.Default {
+			m.Answers = append(m.Answers, a)
+		}
 	}
 	const shown = 10
 	for _, e := range p.Receipts(shown) {

@@ -65,9 +65,9 @@ func about(p percent) string {
 	switch {
 	case !p.known():
 		return dash
-	case p > 0 && p < 0.5:
+	case p > 0 && p < 1:
 		return "under 1%"
-	case p > 99.5 && p < 100:
+	case p > 99 && p < 100:
 		return "over 99%"
 	}
 	return strconv.FormatFloat(float64(p), 'f', 0, 64) + "%"
@@ -143,9 +143,17 @@ func factsOf(v pool.View) []string {
 	}
 	facts = append(facts, plural(len(v.Replicas), "1 replica", "%d replicas")+behind)
 	if context > 0 {
-		facts = append(facts, tokens(context)+" context")
+		facts = append(facts, contextSize(context)+" context")
 	}
 	return facts
+}
+
+// contextSize is a context length as people name it: 32k for 32,768.
+func contextSize(n int64) string {
+	if n >= 1024 && n%1024 == 0 {
+		return strconv.FormatInt(n/1024, 10) + "k"
+	}
+	return tokens(n)
 }
 
 // engineName is the engine's kind and version, empty when neither is known.
