@@ -93,3 +93,11 @@ func (n *network) rawReply(t *testing.T, raw []byte) []byte {
 	}
 	return reply
 }
+
+func presetForFuzz(f *testing.F) enginesim.Params {
+	p, err := enginesim.Preset("tiny-fast")
+	if err != nil {
+		f.Fatal(err)
+	}
+	return p
+}
