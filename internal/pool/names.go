@@ -18,6 +18,9 @@ func (p *Pool) names() (aliases, served []string) {
 	return p.aliases, p.servedNames()
 }
 
+// recognised tells whether the name is known by which engines know the model.
+func (p *Pool) recognised() bool { return p.ServedName() != "" }
+
 // servedNames lists the names that the engines know the model by, adapters
 // included. Callers hold mu.
 func (p *Pool) servedNames() []string {
@@ -80,7 +83,8 @@ type directory struct {
 	globs []glob
 	// unassigned are the servers that no pool has.
 	unassigned []ServerView
-	// awaiting is set while some of them may still turn out to serve any name.
+	// awaiting is set while a server was not asked yet, which may turn out to
+	// serve any name.
 	awaiting bool
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -123,12 +124,6 @@ func New(o Options) (*Pool, error) {
 	if o.Policy == "" {
 		o.Policy = defaultPolicy
 	}
-	if err := checkPolicy(o.Policy); err != nil {
-		return nil, fmt.Errorf("model %q: %w", o.Name, err)
-	}
-	if o.SpillThreshold < 0 {
-		return nil, fmt.Errorf("model %q: spill threshold %d is negative", o.Name, o.SpillThreshold)
-	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -151,6 +146,12 @@ func New(o Options) (*Pool, error) {
 	if o.Policy != policyOff {
 		p.lastOn = o.Policy
 	}
+	// What is wrong with the options must not wait for the engines to show.
+	trial := p.opts
+	trial.Replicas = make([]routing.Replica, 1)
+	if _, err := routing.New(trial); err != nil {
+		return nil, fmt.Errorf("model %q: %w", o.Name, err)
+	}
 	for i, s := range o.Servers {
 		if s.Ranks < 0 {
 			return nil, fmt.Errorf("model %q: engine %s: %d ranks", o.Name, s.URL, s.Ranks)
@@ -167,13 +168,6 @@ func New(o Options) (*Pool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p, p.build(time.Now())
-}
-
-func checkPolicy(name string) error {
-	if known := routing.Policies(); !slices.Contains(known, name) {
-		return fmt.Errorf("no policy %q: there are %q", name, known)
-	}
-	return nil
 }
 
 // build numbers the replicas and makes the core, when the ranks are known or the
@@ -245,8 +239,8 @@ func (p *Pool) SetAffinity(on bool) error {
 }
 
 func (p *Pool) setPolicy(name string) error {
-	if err := checkPolicy(name); err != nil {
-		return err
+	if known := routing.Policies(); !slices.Contains(known, name) {
+		return fmt.Errorf("unknown policy %q: the policies are %s", name, strings.Join(known, ", "))
 	}
 	if p.core != nil {
 		if err := p.core.SetPolicy(name); err != nil {

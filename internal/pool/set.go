@@ -346,6 +346,7 @@ func sameModel(a, b []engine.Model) bool {
 // publish writes the names down anew.
 func (s *Set) publish() {
 	d := newDirectory(slices.Concat(s.poolLists()...))
+	d.awaiting = slices.ContainsFunc(d.pools, func(p *Pool) bool { return !p.recognised() })
 	for _, src := range s.sources {
 		if len(src.members) > 0 {
 			continue

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -55,7 +56,8 @@ func (p *Pool) View() View {
 		v.Routing = p.core.View(now)
 	} else {
 		v.Routing = routing.View{
-			Policy: p.opts.Policy, SpillThreshold: p.opts.SpillThreshold, SpillAuto: p.opts.SpillThreshold == 0,
+			Policy: p.opts.Policy, SpillAuto: p.opts.SpillThreshold == 0,
+			SpillThreshold: cmp.Or(p.opts.SpillThreshold, routing.AutoSpillThreshold),
 			WorkingSet: routing.WorkingSet{Tokens: -1, Capacity: -1, Fits: -1, Shared: -1},
 		}
 	}
