@@ -1,10 +1,6 @@
 package routing
 
-import (
-	"cmp"
-	"math"
-	"slices"
-)
+import "slices"
 
 // How affinity weighs what it compares. The margins are in requests in flight.
 const (
@@ -98,41 +94,57 @@ func (affinity) hasRoom(c *Core, i int) bool {
 	return c.pressure(i) < float64(c.spillThreshold()) && !(c.replicas[i].kvUsed() >= nearlyFull)
 }
 
-// lightest compares replicas in this order:
-//
-//  1. room: under the spill threshold and the KV cache not nearly full;
-//  2. requests in flight, which are exact and the gateway's own;
-//  3. context of the live conversations, in mean conversations and rounded, so
-//     that small differences in length do not count;
-//  4. live conversations;
-//  5. KV use where both are known: it is up to a second old and mostly follows
-//     from 2;
-//  6. the least recently chosen.
+// lightest is the best standing among candidates.
 func (p affinity) lightest(c *Core, among []int) int {
 	mean := c.homes.meanContext()
-	context := func(h *contents) float64 { return math.Round(h.weight(mean) / mean) }
-	return c.best(among, func(a, b int) int {
-		if x, y := p.hasRoom(c, a), p.hasRoom(c, b); x != y {
-			if x {
-				return -1
-			}
-			return 1
+	best := p.standing(c, among[0], mean)
+	for _, i := range among[1:] {
+		if s := p.standing(c, i, mean); s.before(&best) {
+			best = s
 		}
-		if order := c.byPressure(a, b); order != 0 {
-			return order
-		}
-		x, y := c.homes.heldAt(a), c.homes.heldAt(b)
-		if order := cmp.Compare(context(x), context(y)); order != 0 {
-			return order
-		}
-		if x.live != y.live {
-			return x.live - y.live
-		}
-		if x, y := c.replicas[a].kvUsed(), c.replicas[b].kvUsed(); x < y {
-			return -1
-		} else if x > y {
-			return 1
-		}
-		return 0
-	})
+	}
+	return best.replica
+}
+
+// standing is what placement compares of a replica.
+type standing struct {
+	replica int
+	room    bool
+	// pressure is the requests in flight: exact, and the gateway's own.
+	pressure float64
+	// context is that of the live conversations, in mean conversations and
+	// rounded, so that small differences in length do not count.
+	context int64
+	live    int
+	// kv is up to a second old and mostly follows from pressure.
+	kv     float64
+	chosen uint64
+}
+
+func (p affinity) standing(c *Core, i int, mean float64) standing {
+	held := c.homes.heldAt(i)
+	return standing{
+		replica: i, room: p.hasRoom(c, i), pressure: c.pressure(i),
+		context: int64(held.weight(mean)/mean + 0.5), live: held.live,
+		kv: c.replicas[i].kvUsed(), chosen: c.replicas[i].chosen,
+	}
+}
+
+// before compares in this order: room, requests in flight, live context, live
+// conversations, KV use where both are known, and the least recently chosen,
+// which spreads a burst and lets idle replicas take turns.
+func (s *standing) before(o *standing) bool {
+	switch {
+	case s.room != o.room:
+		return s.room
+	case s.pressure != o.pressure:
+		return s.pressure < o.pressure
+	case s.context != o.context:
+		return s.context < o.context
+	case s.live != o.live:
+		return s.live < o.live
+	case s.kv < o.kv || s.kv > o.kv:
+		return s.kv < o.kv
+	}
+	return s.chosen < o.chosen
 }

@@ -44,6 +44,7 @@ type table struct {
 	byKey            map[Key]row
 	lists            [2]list
 	held             []contents // by replica; the last for those without a home
+	all              contents
 	liveFor, idleFor time.Duration
 	max              int
 }
@@ -92,27 +93,13 @@ func (t *table) heldAt(replica int) *contents {
 	return &t.held[replica]
 }
 
-// total is what all live conversations hold.
-func (t *table) total() contents {
-	var sum contents
-	for _, h := range t.held {
-		sum.live += h.live
-		sum.sized += h.sized
-		sum.measured += h.measured
-		sum.exact += h.exact
-		sum.guessed += h.guessed
-	}
-	return sum
-}
-
 // meanContext is the mean context of the live conversations in tokens; 1 while
 // nothing is known, so that weights are then numbers of conversations.
 func (t *table) meanContext() float64 {
-	sum := t.total()
-	if sum.sized == 0 {
+	if t.all.sized == 0 {
 		return 1
 	}
-	return float64(sum.tokens()) / float64(sum.sized)
+	return float64(t.all.tokens()) / float64(t.all.sized)
 }
 
 // get finds a conversation, nil when it is not known.
@@ -177,11 +164,12 @@ func (t *table) setLive(v *conversation, live bool) {
 		return
 	}
 	v.live = live
-	if live {
-		t.heldAt(v.home()).add(v, 1)
-	} else {
-		t.heldAt(v.home()).add(v, -1)
+	sign := 1
+	if !live {
+		sign = -1
 	}
+	t.heldAt(v.home()).add(v, sign)
+	t.all.add(v, sign)
 }
 
 // expire lets conversations fall out of the live ones, and forgets the idle.

@@ -55,7 +55,7 @@ func (c *Core) View(now time.Time) View {
 		Policy: c.policyName, SpillThreshold: c.spillThreshold(), SpillAuto: c.threshold == 0,
 		InFlight: c.inFlight, EngineChosen: c.engineChosen,
 		Replicas: make([]ReplicaView, len(c.replicas)),
-		Live:     c.homes.total().live, Known: len(c.homes.byKey),
+		Live:     c.homes.all.live, Known: len(c.homes.byKey),
 		WorkingSet: c.workingSet(),
 	}
 	for i := range c.replicas {
@@ -89,7 +89,7 @@ func (c *Core) workingSet() WorkingSet {
 	}
 	if measured > 0 {
 		w.Tokens = own + shared*holders
-	} else if c.measured && c.homes.total().live == 0 {
+	} else if c.measured && c.homes.all.live == 0 {
 		w.Tokens = 0
 	}
 
