@@ -133,6 +133,33 @@ func TestBalancerSeesCountsWhenTheyArePublished(t *testing.T) {
 	}
 }
 
+// Each of several API servers takes the others to do as it does.
+func TestBalancerCountsForAllAPIServers(t *testing.T) {
+	a := newTestBalancer(t, BalancerOptions{Ranks: 2, Clients: 2}, BalancerA)
+	a.Report(at(0), 1, Load{Running: 6})
+	if diff := cmp.Diff([]int{0, 1}, choices(a, at(100), 2)); diff != "" {
+		t.Errorf("A: a choice must count as two waiting: want -, got +:\n%s", diff)
+	}
+	c := newTestBalancer(t, BalancerOptions{Ranks: 2, Clients: 2}, BalancerC)
+	c.Report(at(0), 1, Load{Running: 3})
+	c.Add(0)
+	c.Add(0)
+	if got := c.Choose(at(100)); got != 1 {
+		t.Errorf("C: two in flight must count as four: rank %d, want 1", got)
+	}
+}
+
+func TestPublicationDoesNotWaitForSilence(t *testing.T) {
+	b := newTestBalancer(t, BalancerOptions{Ranks: 2}, BalancerA)
+	b.Report(at(0), 0, Load{})
+	for ms := 110; ms <= 160; ms += 10 {
+		b.Report(at(ms), 0, Load{Running: ms})
+	}
+	if got := b.Choose(at(165)); got != 1 {
+		t.Errorf("rank %d: the change at 110 ms must be known at 160, whatever came after", got)
+	}
+}
+
 func TestPublicationErasesOwnIncrements(t *testing.T) {
 	b := newTestBalancer(t, BalancerOptions{Ranks: 2}, BalancerA)
 	if diff := cmp.Diff([]int{0, 1, 0}, choices(b, at(0), 3)); diff != "" {
@@ -211,6 +238,18 @@ func TestBoxRefusals(t *testing.T) {
 	}
 	if got := w.box.balancers[0].InFlight(1); got != 0 {
 		t.Errorf("%d in flight after the abort", got)
+	}
+}
+
+func TestBoxReportsBeforeEachStep(t *testing.T) {
+	p := smallParams(50)
+	p.Balancer = BalancerA
+	w := newWorld(t, BoxOptions{Params: p, Ranks: 2})
+	w.submit(0, 0, *seq(1, 190, 1), func(Emit) {}) // a step of 190 ms
+	w.run(w.now.Add(150 * time.Millisecond))
+	w.now = at(150)
+	if got := w.submit(0, AnyRank, *seq(2, 4, 1), func(Emit) {}); got != 1 {
+		t.Errorf("rank %d: what waited before the running step must be known", got)
 	}
 }
 

@@ -1,7 +1,6 @@
 package enginesim
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -117,6 +116,20 @@ func (r *Rank) Abort(id uint64) bool {
 		r.dropAborted()
 	}
 	return true
+}
+
+// Begin plans the next step and returns how long it takes; false means that
+// there is nothing to do. End must be called before the next Begin, which panics
+// else.
+func (r *Rank) Begin() (time.Duration, bool) {
+	if r.inStep {
+		panic("enginesim: Begin was called twice without End between")
+	}
+	if len(r.running) == 0 && len(r.waiting) == 0 {
+		return 0, false
+	}
+	r.inStep = true
+	return r.plan(), true
 }
 
 // End is the border after a step: it returns what the step brought, in the
@@ -242,19 +255,3 @@ func (r *Rank) Stats() Stats {
 // Reset empties the prefix cache. It returns false, and does nothing, while a
 // sequence holds blocks.
 func (r *Rank) Reset() bool { return r.pool.reset() }
-
-// errStep is what Begin panics with when its driver forgot End.
-var errStep = errors.New("enginesim: Begin was called twice without End between")
-
-// Begin plans the next step and returns how long it takes; false means that
-// there is nothing to do. End must be called before the next Begin.
-func (r *Rank) Begin() (time.Duration, bool) {
-	if r.inStep {
-		panic(errStep)
-	}
-	if len(r.running) == 0 && len(r.waiting) == 0 {
-		return 0, false
-	}
-	r.inStep = true
-	return r.plan(), true
-}

@@ -327,6 +327,7 @@ func TestStatsMoveWithTheFirstToken(t *testing.T) {
 	p := smallParams(10)
 	p.TokenBudget = 8
 	r := NewRank(p)
+	before := r.Stats()
 	add(t, r, seq(1, 12, 2))
 	for i, want := range []Stats{
 		{Running: 1, KVUsed: 2.0 / 10, PrefixQueries: 12},
@@ -344,6 +345,9 @@ func TestStatsMoveWithTheFirstToken(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("after step %d: want -, got +:\n%s", i+1, diff)
 		}
+	}
+	if diff := cmp.Diff(Stats{Finished: map[string]int64{}}, before); diff != "" {
+		t.Errorf("stats taken earlier have changed: want -, got +:\n%s", diff)
 	}
 }
 

@@ -25,6 +25,9 @@ func TestRunsOfSeveralBytes(t *testing.T) {
 			t.Errorf("%q gives %d tokens, want %d", text, got, want)
 		}
 	}
+	if slices.Equal(four.Append(nil, "a"), four.Append(nil, "\x00a")) {
+		t.Error("a leading zero byte is lost")
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		tok := Tokenizer{BytesPerToken: rapid.IntRange(1, 7).Draw(t, "bytes per token")}
 		a, b := rapid.String().Draw(t, "a"), rapid.String().Draw(t, "b")
