@@ -159,7 +159,7 @@ func (s *scanner) is(word string) bool {
 // word reads a string; any other value is skipped and reads as empty.
 func (s *scanner) word() string {
 	if s.peek() == '"' {
-		return string(s.string())
+		return s.decoded()
 	}
 	s.skip()
 	return ""

@@ -242,7 +242,7 @@ func (r *reader) model() {
 	at := r.i
 	switch r.peek() {
 	case '"':
-		r.facts.Model = string(r.string())
+		r.facts.Model = r.decoded()
 	case 'n':
 		r.scalar()
 	default:

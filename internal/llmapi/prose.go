@@ -57,8 +57,8 @@ var droppedTags = [...]struct{ open, close string }{
 	{"<session_context>", "</session_context>"},
 }
 
-// addProse adds decoded text without its dropped blocks. A block that is not
-// closed is text.
+// addProse adds text in canonical form without its dropped blocks. A block that
+// is not closed is text.
 func (p *prose) addProse(text []byte) {
 	p.size += len(text)
 	var unclosed [len(droppedTags)]bool // nothing closes it from here on, which keeps the search linear
@@ -95,12 +95,12 @@ func (p *prose) addProse(text []byte) {
 // addText adds a piece of text that has no dropped blocks, less the white space
 // around it.
 func (p *prose) addText(text []byte) {
-	text = bytes.TrimSpace(text)
+	text = trimSpace(text)
 	// Claude Code's billing line stands before its system text. Parts of it change
 	// with every request of some versions, and engines drop it.
 	if bytes.HasPrefix(text, []byte("x-anthropic-billing-header:")) {
-		_, text, _ = bytes.Cut(text, []byte("\n"))
-		text = bytes.TrimSpace(text)
+		_, text, _ = bytes.Cut(text, []byte(`\n`))
+		text = trimSpace(text)
 	}
 	if len(text) == 0 {
 		return
@@ -114,4 +114,40 @@ func (p *prose) addText(text []byte) {
 		}
 		p.head = fold(p.head, xxhash.Sum64(text[:cut]))
 	}
+}
+
+// trimSpace trims white space off a text in canonical form, where most of it is
+// written as escapes.
+func trimSpace(text []byte) []byte {
+	for {
+		switch {
+		case len(text) >= 1 && text[0] == ' ':
+			text = text[1:]
+		case len(text) >= 2 && text[0] == '\\' && isSpaceEscape(text[1]):
+			text = text[2:]
+		default:
+			for {
+				n := len(text)
+				switch {
+				case n >= 1 && text[n-1] == ' ':
+					text = text[:n-1]
+				case n >= 2 && isSpaceEscape(text[n-1]) && trailingSlashes(text[:n-1])%2 == 1:
+					text = text[:n-2]
+				default:
+					return text
+				}
+			}
+		}
+	}
+}
+
+func isSpaceEscape(c byte) bool { return c == 'n' || c == 't' || c == 'r' }
+
+// trailingSlashes counts the backslashes that b ends with.
+func trailingSlashes(b []byte) int {
+	n := 0
+	for n < len(b) && b[len(b)-n-1] == '\\' {
+		n++
+	}
+	return n
 }

@@ -1,10 +1,7 @@
 package llmapi
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math/bits"
-	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -25,7 +22,7 @@ type scanner struct {
 	keyAt int // where the key that members yields began
 	err   *BadRequest
 
-	decoded []byte // holds the last string that had escapes
+	buf []byte // holds the last string that was not in canonical form
 }
 
 func (s *scanner) fail(at int, format string, args ...any) {
@@ -101,7 +98,7 @@ func (s *scanner) next(closing byte) bool {
 }
 
 // members iterates over an object. The body of the loop must consume the value
-// and must not break. The decoded key is valid until the value is read.
+// and must not break. The key, as string returns it, is valid until the value is read.
 func (s *scanner) members(yield func(key []byte) bool) {
 	if s.peek() != '{' {
 		s.unexpected("an object")
@@ -166,7 +163,7 @@ func (s *scanner) end() {
 func (s *scanner) skip() {
 	switch s.peek() {
 	case '"':
-		s.scanString(false)
+		s.rawString()
 	case '{':
 		for range s.members {
 			s.skip()
@@ -248,180 +245,4 @@ func (s *scanner) digits() bool {
 		return false
 	}
 	return true
-}
-
-// string consumes a string and returns it decoded, lone surrogates replaced as
-// encoding/json does. The bytes are valid until the next call.
-func (s *scanner) string() []byte { return s.scanString(true) }
-
-// Constants for looking at eight bytes at a time.
-const (
-	ones  = 0x0101010101010101
-	highs = 0x8080808080808080
-)
-
-// scanString consumes a string. Without decode it returns nothing of use.
-//
-// Eight bytes are tested at once for a quote, a backslash or a control
-// character, with the classic zero-byte test: the lowest byte that it marks is
-// always a true one. Bytes beyond ASCII are only noted; a string that has some
-// is checked as a whole, by utf8.Valid.
-func (s *scanner) scanString(decode bool) []byte {
-	b, i := s.b, s.i+1
-	start := i // of the string
-	run := i   // of the bytes that are not yet in s.decoded
-	escaped := false
-	var beyond uint64
-	for {
-		for len(b)-i >= 8 {
-			w := binary.LittleEndian.Uint64(b[i:])
-			q, e := w^(ones*'"'), w^(ones*'\\')
-			m := ((q-ones)&^q | (e-ones)&^e | (w-ones*0x20)&^w) & highs
-			if m != 0 {
-				n := bits.TrailingZeros64(m) // 8*k+7 for byte k
-				beyond |= w & (1<<n - 1)
-				i += n / 8
-				break
-			}
-			beyond |= w
-			i += 8
-		}
-		for i < len(b) && b[i] != '"' && b[i] != '\\' && b[i] >= 0x20 {
-			beyond |= uint64(b[i])
-			i++
-		}
-		s.i = i
-		if i >= len(b) {
-			s.unexpected("the end of a string")
-			return nil
-		}
-		switch b[i] {
-		case '"':
-			s.i++
-			raw := b[start:i]
-			if beyond&highs != 0 && !utf8.Valid(raw) {
-				s.fail(start+invalidUTF8(raw), "invalid UTF-8 in a string")
-				return nil
-			}
-			if !escaped {
-				return raw
-			}
-			if decode {
-				s.decoded = append(s.decoded, b[run:i]...)
-			}
-			return s.decoded
-		case '\\':
-			if decode {
-				if !escaped {
-					s.decoded = s.decoded[:0]
-				}
-				s.decoded = append(s.decoded, b[run:i]...)
-			}
-			escaped = true
-			if !s.escape(decode) {
-				return nil
-			}
-			i = s.i
-			run = i
-		default:
-			s.fail(i, "invalid JSON: raw control character 0x%02x in a string; write it as an escape", b[i])
-			return nil
-		}
-	}
-}
-
-// escape consumes one escape sequence at s.i, or two that form a surrogate pair,
-// and appends what it stands for.
-func (s *scanner) escape(decode bool) bool {
-	if s.i++; s.i >= len(s.b) {
-		s.unexpected("the rest of an escape")
-		return false
-	}
-	c := s.b[s.i]
-	switch c {
-	case '"', '\\', '/':
-	case 'b':
-		c = '\b'
-	case 'f':
-		c = '\f'
-	case 'n':
-		c = '\n'
-	case 'r':
-		c = '\r'
-	case 't':
-		c = '\t'
-	case 'u':
-		return s.unicodeEscape(decode)
-	default:
-		s.unexpected("an escape character")
-		return false
-	}
-	s.i++
-	if decode {
-		s.decoded = append(s.decoded, c)
-	}
-	return true
-}
-
-func (s *scanner) unicodeEscape(decode bool) bool {
-	s.i++
-	r, ok := s.hex4(s.i)
-	if !ok {
-		for s.i < len(s.b) && isHex(s.b[s.i]) {
-			s.i++
-		}
-		s.unexpected("a hexadecimal digit")
-		return false
-	}
-	s.i += 4
-	if !decode {
-		return true
-	}
-	if utf16.IsSurrogate(r) {
-		pair := rune(utf8.RuneError)
-		if s.i+6 <= len(s.b) && s.b[s.i] == '\\' && s.b[s.i+1] == 'u' {
-			if low, ok := s.hex4(s.i + 2); ok {
-				pair = utf16.DecodeRune(r, low)
-			}
-		}
-		if pair != utf8.RuneError {
-			s.i += 6
-		}
-		r = pair
-	}
-	s.decoded = utf8.AppendRune(s.decoded, r)
-	return true
-}
-
-func (s *scanner) hex4(at int) (r rune, ok bool) {
-	if at+4 > len(s.b) {
-		return 0, false
-	}
-	for _, c := range s.b[at : at+4] {
-		if !isHex(c) {
-			return 0, false
-		}
-		if c > '9' {
-			c = c&0x0f + 9
-		}
-		r = r<<4 | rune(c&0x0f)
-	}
-	return r, true
-}
-
-func isHex(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f'
-}
-
-// invalidUTF8 returns the offset of the first byte that is not valid UTF-8.
-func invalidUTF8(b []byte) int {
-	i := 0
-	for i < len(b) {
-		r, n := utf8.DecodeRune(b[i:])
-		if r == utf8.RuneError && n == 1 {
-			break
-		}
-		i += n
-	}
-	return i
 }
