@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// DefaultAlias is the alias that the only model of a gateway has unless its own
-// aliases say otherwise: Claude Code asks for several model names of its own.
+// DefaultAlias is the alias that the only model of a gateway always has: Claude
+// Code asks for several model names of its own.
 const DefaultAlias = "claude-*"
 
 // Config is all that a gateway is told. Default gives one to start from.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -400,6 +401,55 @@ func TestDeepNestingIsRefused(t *testing.T) {
 	if _, err := Parse("w.yaml", make([]byte, maxFile+1)); err == nil || !strings.Contains(err.Error(), "at most 65536") {
 		t.Errorf("a large file: %v", err)
 	}
+}
+
+// TestDocumentation reads the example of docs/configuration.md: it has every
+// key, and values that the text calls defaults are the defaults.
+func TestDocumentation(t *testing.T) {
+	text, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```yaml\n")
+	example, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("no example")
+	}
+	c, err := Parse("docs/configuration.md", []byte(example))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("ENGINE_KEY", "sk-1")
+	if err := c.Validate(policies); err != nil {
+		t.Error(err)
+	}
+	want := Default()
+	want.Data = "/var/lib/lmwarden"
+	want.Models = []Model{{
+		Name: "qwen3-4b-dp4", ServedName: "Qwen/Qwen3-4B-Instruct-2507", Aliases: []string{DefaultAlias},
+		Engines: []Engine{{URL: parseURL(t, "http://127.0.0.1:8000"), Ranks: 4, APIKey: NewSecret("env:ENGINE_KEY")}},
+	}}
+	want.Fill()
+	if diff := cmp.Diff(want, c, sameConfig); diff != "" {
+		t.Error(diff)
+	}
+	var check func(kind reflect.Type, path string)
+	check = func(kind reflect.Type, path string) {
+		if kind.Kind() == reflect.Slice {
+			kind, path = kind.Elem(), path+"[0]"
+		}
+		if kind.Kind() != reflect.Struct || reflect.PointerTo(kind).Implements(textType) {
+			return
+		}
+		for i, key := range keys(kind) {
+			at := join(path, key)
+			if _, ok := c.source.places[at]; !ok {
+				t.Errorf("the example has no %s", at)
+			}
+			check(kind.Field(i).Type, at)
+		}
+	}
+	check(reflect.TypeFor[Config](), "")
 }
 
 func TestLoadNamesAMissingFile(t *testing.T) {

@@ -3,7 +3,6 @@ package web
 import (
 	"net/http"
 	"slices"
-	"strconv"
 
 	"lmwarden/internal/pool"
 	"lmwarden/internal/session"
@@ -248,11 +247,3 @@ func (h *Handler) listDecisions(w http.ResponseWriter, r *http.Request) {
 }
 
 func newestFirst(a, b decision) int { return b.Time.time().Compare(a.Time.time()) }
-
-// replicaLabel names a replica of a decision for people.
-func replicaLabel(index int) string {
-	if index < 0 {
-		return "engine"
-	}
-	return strconv.Itoa(index)
-}

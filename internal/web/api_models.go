@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	"lmwarden/internal/pool"
 )
@@ -268,11 +267,4 @@ func drainOrResume(w http.ResponseWriter, p Pool, index string, drain bool) {
 		return
 	}
 	writeJSON(w, modelOf(p.View()))
-}
-
-// stale says whether a replica's scraped numbers are too old to be read as
-// present ones.
-func stale(r pool.ReplicaView) bool {
-	const tooOld = 5 * time.Second
-	return r.Load.Stale || r.ScrapeAge > tooOld
 }

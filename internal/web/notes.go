@@ -1,18 +1,29 @@
 package web
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"lmwarden/internal/pool"
 )
 
 // note is something the operator should know, with what helps.
 type note struct {
-	Bad  bool // hurts now; else it costs quality or sight
-	Text string
+	Level level
+	Text  string
 }
+
+// level says how much a note matters; it is a class of the stylesheet.
+type level string
+
+const (
+	bad  level = "bad"  // requests suffer now
+	warn level = "warn" // routing is worse than it could be, or blind
+	info level = "info" // so it is with this engine
+)
 
 // notesOf lists what is wrong or missing at a model, the worst first.
 func notesOf(v pool.View, t Tokens) []note {
@@ -22,40 +33,33 @@ func notesOf(v pool.View, t Tokens) []note {
 	}
 	notes = append(notes, staleNotes(v)...)
 	if t.Unmeasured > 0 {
-		notes = append(notes, note{Text: fmt.Sprintf("The engine did not tell the cached part of %s of %s prompt tokens, so the cached share leaves them out. "+
+		notes = append(notes, note{warn, fmt.Sprintf("The engine did not tell the cached part of %s of %s prompt tokens, so the cached share leaves them out. "+
 			"Start vLLM with --enable-prompt-tokens-details; on /v1/responses it never tells.",
 			about(share(t.Unmeasured, t.Cached+t.Computed+t.Unmeasured)), tokens(t.Cached+t.Computed+t.Unmeasured))})
 	}
-	slices.SortStableFunc(notes, func(a, b note) int {
-		switch {
-		case a.Bad == b.Bad:
-			return 0
-		case a.Bad:
-			return -1
-		}
-		return 1
-	})
+	rank := func(n note) int { return slices.Index([]level{bad, warn, info}, n.Level) }
+	slices.SortStableFunc(notes, func(a, b note) int { return cmp.Compare(rank(a), rank(b)) })
 	return notes
 }
 
 func serverNotes(s pool.ServerView) []note {
 	var notes []note
 	if s.Error != "" {
-		notes = append(notes, note{Bad: true, Text: s.URL + ": " + s.Error + "."})
+		notes = append(notes, note{bad, s.URL + ": " + s.Error + "."})
 	}
 	if len(s.Blind) > 0 {
 		helps := "One server per card helps."
 		if slices.Contains(s.Blind, "/v1/responses") {
 			helps = "What helps: vLLM 0.33, or one server per card."
 		}
-		notes = append(notes, note{Text: fmt.Sprintf("%s: %s ignores the choice of a rank on this route, so its own balancer places these requests; they count as “engine”, never as sticky. %s",
+		notes = append(notes, note{info, fmt.Sprintf("%s: %s ignores the choice of a rank on this route, so its own balancer places these requests; they count as “engine”, never as sticky. %s",
 			strings.Join(s.Blind, ", "), s.URL, helps)})
 	}
 	if s.Info.Kind != "" && !s.Info.HasMetrics {
-		notes = append(notes, note{Text: s.URL + " has no metrics page that can be read: running, waiting, KV used and hit rate are not known, and placement goes by the gateway’s own counts."})
+		notes = append(notes, note{warn, s.URL + " has no metrics page that can be read: running, waiting, KV used and hit rate are not known, and placement goes by the gateway’s own counts."})
 	}
 	if s.Info.HasMetrics && !s.Info.PrefixCaching {
-		notes = append(notes, note{Text: s.URL + " says that its prefix cache is off: affinity brings nothing there. Start vLLM with --enable-prefix-caching."})
+		notes = append(notes, note{warn, s.URL + " says that its prefix cache is off: affinity brings nothing there. Start vLLM with --enable-prefix-caching."})
 	}
 	return notes
 }
@@ -77,5 +81,12 @@ func staleNotes(v pool.View) []note {
 	if len(old) > 1 {
 		which = "replicas " + strings.Join(old, ", ")
 	}
-	return []note{{Text: fmt.Sprintf("The metrics of %s are %s old. Running, waiting, KV used and hit rate stand grey; placement goes by the gateway’s own counts.", which, age)}}
+	return []note{{warn, fmt.Sprintf("The metrics of %s are %s old. Running, waiting, KV used and hit rate stand grey; placement goes by the gateway’s own counts.", which, age)}}
+}
+
+// stale says whether a replica's scraped numbers are too old to be read as
+// present ones.
+func stale(r pool.ReplicaView) bool {
+	const tooOld = 5 * time.Second
+	return r.Load.Stale || r.ScrapeAge > tooOld
 }

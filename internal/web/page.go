@@ -7,6 +7,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -237,7 +238,7 @@ func (h *Handler) modelPage(w http.ResponseWriter, r *http.Request) {
 		page: h.page(v.Name), Card: cardOf(v, true), Facts: factsOf(v), Since: v.Since,
 		Notes: notesOf(v, tokens), Say: sayOf(v, tokens), WorkingSet: workingSetOf(v), Servers: serversOf(v),
 	}
-	if len(known) == 1 {
+	if len(known) == 1 && slices.Contains(v.Aliases, h.o.DefaultAlias) {
 		m.Default = h.o.DefaultAlias
 	}
 	for _, a := range v.Aliases {

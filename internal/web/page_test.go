@@ -56,6 +56,7 @@ func rows(page string) [][]string {
 
 func TestRoutingCard(t *testing.T) {
 	p := box()
+	p.view.Aliases = []string{"qwen", "claude-*"}
 	page := get(t, newHandler(t, talk(p), []Pool{p}, func(o *Options) { o.DefaultAlias = "claude-*" }), "/models/qwen3-4b-dp4")
 	if diff := cmp.Diff([]string{"Affinity on", "Spill threshold 8 (auto)", "Sticky 99.1%", "In flight 11"}, pills(page)); diff != "" {
 		t.Error(diff)
@@ -75,7 +76,7 @@ func TestRoutingCard(t *testing.T) {
 	}
 	for _, want := range []string{
 		"Qwen/Qwen3-4B-Instruct-2507 · vLLM 0.26.0 · 4 replicas behind one server · 32k context · policy affinity",
-		"claude-* maps here by default, since this is the only model.",
+		"claude-* maps here by default, since this is the only model.", "Also answers to qwen.",
 		"89% of turns went to their conversation’s replica, 10% were new, under 1% moved or spilled.",
 		"1 request was placed by the engine’s own balancer.",
 		"Counters run since the warden started, 4 October 2026 08:00 UTC, 3 h 12 min ago.",
@@ -172,6 +173,29 @@ func TestNotes(t *testing.T) {
 		got := all(page, `<p class="alert[^>]*>(.*?)</p>`)
 		if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
 			t.Errorf("%s:\n got %q\nwant %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestOverfullWorkingSet(t *testing.T) {
+	p := box()
+	p.view.Routing.WorkingSet.Tokens, p.view.Routing.WorkingSet.Fits = 640_000, 3
+	for i := range p.view.Replicas {
+		p.view.Replicas[i].LiveConversations, p.view.Replicas[i].LiveTokens = 3, 160_000+7000
+	}
+	page := get(t, newHandler(t, nil, []Pool{p}), "/models/qwen3-4b-dp4")
+	for _, want := range []string{
+		"12 conversations, 640k of 160k tokens (400%). Only 3 of this size fit: replicas forget, and turns are read again.",
+		"Replicas 0, 1, 2, 3 hold more live context than they cache: their conversations push each other out.",
+	} {
+		if !strings.Contains(words(page), want) {
+			t.Errorf("the page does not say: %s", want)
+		}
+	}
+	// Four equal parts, and the capacity marked after the first.
+	for _, want := range []string{`class="fill-r0" x="0.0" width="248.0"`, `class="fill-r3" x="750.0" width="248.0"`, `class="limit" x="250.0"`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("not in the page: %s", want)
 		}
 	}
 }

@@ -197,13 +197,15 @@ func sayOf(v pool.View, t Tokens) []sentence {
 // workingSet compares what live conversations need with what the caches hold.
 type workingSet struct {
 	Known    bool
+	Room     string // where the capacity ends in the bar, in thousandths
+	Over     bool   // more is needed than there is
 	Segments []segment
 	Strong   string
 	Rest     string
-	Alerts   []string
+	Alert    string
 }
 
-// segment is one replica's part of the bar, in thousandths of the capacity.
+// segment is one replica's part of the bar, in thousandths.
 type segment struct {
 	Class    string
 	X, Width string
@@ -215,22 +217,27 @@ func workingSetOf(v pool.View) workingSet {
 	if set.Capacity <= 0 || set.Tokens < 0 {
 		return workingSet{}
 	}
-	w := workingSet{Known: true}
+	total := int64(0)
+	for _, r := range v.Replicas {
+		total += liveTokens(r, set.Shared)
+	}
+	scale := 1000 / float64(max(set.Capacity, total))
+	w := workingSet{Known: true, Room: decimal(scale * float64(set.Capacity)), Over: total > set.Capacity}
+	var crowded []int
 	x := 0.0
 	for i, r := range v.Replicas {
 		need := liveTokens(r, set.Shared)
-		width := min(1000*float64(need)/float64(set.Capacity), 1000-x)
-		if width > 0 {
-			w.Segments = append(w.Segments, segment{
-				"fill-" + strings.TrimPrefix(replicaColour(i, len(v.Replicas)), "rep "), decimal(x), decimal(max(width-2, 1)),
-				fmt.Sprintf("Replica %d: %s", i, tokens(need)),
-			})
+		if width := scale * float64(need); width > 0 {
+			class := "fill-" + strings.TrimPrefix(replicaColour(i, len(v.Replicas)), "rep ")
+			// The gap parts neighbours that are alike to some eyes.
+			w.Segments = append(w.Segments, segment{class, decimal(x), decimal(max(width-2, 1)), fmt.Sprintf("Replica %d: %s", i, tokens(need))})
 			x += width
 		}
-		if room := r.Load.Capacity; room > 0 && need > room {
-			w.Alerts = append(w.Alerts, fmt.Sprintf("Replica %d holds %s of live context and caches %s: its conversations push each other out.", i, tokens(need), tokens(room)))
+		if r.Load.Capacity > 0 && need > r.Load.Capacity {
+			crowded = append(crowded, i)
 		}
 	}
+	w.Alert = crowdedSentence(v, crowded)
 	w.Strong = fmt.Sprintf("%s, %s of %s tokens (%s).", plural(v.Routing.Live, "1 conversation", "%d conversations"),
 		tokens(set.Tokens), tokens(set.Capacity), about(share(set.Tokens, set.Capacity)))
 	switch more := set.Fits - v.Routing.Live; {
@@ -243,6 +250,24 @@ func workingSetOf(v pool.View) workingSet {
 		w.Rest = fmt.Sprintf("Only %d of this size fit: replicas forget, and turns are read again.", set.Fits)
 	}
 	return w
+}
+
+// crowdedSentence names the replicas that hold more live context than they
+// cache, empty when there are none.
+func crowdedSentence(v pool.View, crowded []int) string {
+	if len(crowded) == 0 {
+		return ""
+	}
+	first := v.Replicas[crowded[0]]
+	if len(crowded) == 1 {
+		return fmt.Sprintf("Replica %d holds %s of live context and caches %s: its conversations push each other out.",
+			crowded[0], tokens(liveTokens(first, v.Routing.WorkingSet.Shared)), tokens(first.Load.Capacity))
+	}
+	names := make([]string, len(crowded))
+	for i, c := range crowded {
+		names[i] = strconv.Itoa(c)
+	}
+	return fmt.Sprintf("Replicas %s hold more live context than they cache: their conversations push each other out.", strings.Join(names, ", "))
 }
 
 // liveTokens is the context of a replica's live conversations, with the prefix
@@ -337,4 +362,12 @@ func decisionRowOf(e pool.Receipt, replicas int) decisionRow {
 		out.Why += "; the engine restarted, its cache is cold"
 	}
 	return out
+}
+
+// replicaLabel names a replica of a decision for people.
+func replicaLabel(index int) string {
+	if index < 0 {
+		return "engine"
+	}
+	return strconv.Itoa(index)
 }
