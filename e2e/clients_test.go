@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,14 +36,19 @@ func newClient(t *testing.T, command string, env ...string) *client {
 	return &client{bin: bin, dir: t.TempDir(), home: t.TempDir(), env: env}
 }
 
+func (c *client) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, c.bin, args...)
+	cmd.Dir = c.dir
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.home, "TERM=dumb"}, c.env...)
+	return cmd
+}
+
 // run runs the client to its end and returns its standard output.
 func (c *client) run(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, c.bin, args...)
-	cmd.Dir = c.dir
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.home, "TERM=dumb"}, c.env...)
+	cmd := c.command(ctx, args...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -50,6 +56,52 @@ func (c *client) run(t *testing.T, stdin string, args ...string) string {
 		t.Fatalf("%s %v: %v\nstdout: %s\nstderr: %s", filepath.Base(c.bin), args, err, &stdout, &stderr)
 	}
 	return stdout.String()
+}
+
+// converse runs Claude Code in its streaming mode: each text is sent when the
+// result of the one before is there.
+func (c *client) converse(t *testing.T, texts []string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := c.command(ctx, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	events := json.NewDecoder(stdout)
+	for _, text := range texts {
+		message := map[string]any{"type": "user", "message": map[string]any{"role": "user", "content": text}}
+		if err := json.NewEncoder(stdin).Encode(message); err != nil {
+			t.Fatal(err)
+		}
+		for result := false; !result; {
+			var event struct {
+				Type    string
+				IsError bool `json:"is_error"`
+			}
+			if err := events.Decode(&event); err != nil {
+				t.Fatalf("after %q: %v; %s", text, err, &stderr)
+			}
+			if result = event.Type == "result"; result && event.IsError {
+				t.Errorf("%q ended in an error", text)
+			}
+		}
+	}
+	stdin.Close()
+	io.Copy(io.Discard, stdout)
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v; %s", err, &stderr)
+	}
 }
 
 // lines decodes a client's JSON lines.
@@ -156,15 +208,8 @@ func TestClaudeCode(t *testing.T) {
 	g := startGateway(t, startSim(t, 1, "--replicas", "4", "--model", simModel))
 	c := claude(t, g)
 
-	var input strings.Builder
-	for _, text := range []string{`first question [[tool Bash {"command":"echo hi","description":"say hi"}]]`, "second question", "third question"} {
-		message, err := json.Marshal(map[string]any{"type": "user", "message": map[string]any{"role": "user", "content": text}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(&input, "%s\n", message)
-	}
-	c.run(t, input.String(), "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose", "--allowedTools", "Bash")
+	c.converse(t, []string{`first question [[tool Bash {"command":"echo hi","description":"say hi"}]]`, "second question", "third question"},
+		"-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose", "--allowedTools", "Bash")
 
 	first := lines(t, c.run(t, "", "-p", `another opening [[tool Bash {"command":"echo hi","description":"say hi"}]]`, "--output-format", "json", "--allowedTools", "Bash"))
 	id := first[len(first)-1]["session_id"].(string)
@@ -294,7 +339,9 @@ func TestOpencode(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 2 {
-		out := lines(t, c.run(t, "", "run", "--format", "json", "--model", "warden/"+simModel, fmt.Sprintf(`opening %d [[tool bash {"command":"echo hi","description":"say hi"}]]`, i)))
+		// From standard input, since opencode quotes what is in its arguments.
+		opening := fmt.Sprintf(`opening %d [[tool bash {"command":"echo hi","description":"say hi"}]]`, i)
+		out := lines(t, c.run(t, opening, "run", "--format", "json", "--model", "warden/"+simModel))
 		id := out[0]["sessionID"].(string)
 		if !slices.ContainsFunc(out, func(e map[string]any) bool { return e["type"] == "tool_use" }) {
 			t.Errorf("opencode used no tool: %v", out)
