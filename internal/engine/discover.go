@@ -17,7 +17,7 @@ import (
 )
 
 // maxBody bounds an answer that we read. A page of vLLM has about 50 kB a rank.
-const maxBody = 16 << 20
+const maxBody = 8 << 20
 
 // ParseBase reads the base URL of a server as people write it and returns it in
 // the form in which the gateway appends paths such as "/v1/messages" to it. A
@@ -96,7 +96,9 @@ func Discover(ctx context.Context, client *http.Client, base *url.URL, key strin
 	if info.Models, err = p.models(ctx); err != nil {
 		return Info{}, err
 	}
-	info.Version = p.version(ctx)
+	if info.Version, err = p.version(ctx); err != nil {
+		return Info{}, err
+	}
 	page, err := p.metrics(ctx, info.Models)
 	switch {
 	case err == nil:
@@ -223,16 +225,21 @@ func remedy(status int, key string) string {
 	return "check the engine URL"
 }
 
-// version is empty when the engine does not tell one.
-func (p prober) version(ctx context.Context) string {
+// version is empty when the engine does not tell one. That it did not answer at
+// all is an error: a version that is taken for unknown costs the rank header on
+// some routes until the engine restarts.
+func (p prober) version(ctx context.Context) (string, error) {
 	status, body, err := p.get(ctx, "/version")
+	if err != nil {
+		return "", err
+	}
 	var v struct {
 		Version string `json:"version"`
 	}
-	if err != nil || status != http.StatusOK || json.Unmarshal(body, &v) != nil {
-		return ""
+	if status != http.StatusOK || json.Unmarshal(body, &v) != nil {
+		return "", nil
 	}
-	return v.Version
+	return v.Version, nil
 }
 
 // errNoPage says that the server has no metrics page at all.

@@ -144,8 +144,9 @@ func TestDiscoverErrorsNameTheRemedy(t *testing.T) {
 		{"garbage", func(f *fakeEngine) { f.body["/v1/models"] = "\x00\xff" }, "", "not the JSON"},
 		{"list", func(f *fakeEngine) { f.body["/v1/models"] = "[]" }, "", "not the JSON"},
 		{"no models", func(f *fakeEngine) { f.body["/v1/models"] = `{"data":[{}]}` }, "", "names no model"},
+		{"no answer to /version", func(f *fakeEngine) { f.status["/version"] = -1 }, "", "/version"},
 		{"refused", func(f *fakeEngine) { f.refuse = true }, "", "connection refused (is the engine running there?)"},
-		{"too large", func(f *fakeEngine) { f.body["/v1/models"] = strings.Repeat(" ", maxBody+1) }, "", "larger than 16 MiB"},
+		{"too large", func(f *fakeEngine) { f.body["/v1/models"] = strings.Repeat(" ", maxBody+1) }, "", "larger than 8 MiB"},
 	}
 	for _, test := range tests {
 		f := newFakeEngine()

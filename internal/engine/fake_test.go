@@ -86,6 +86,8 @@ func (f *fakeEngine) RoundTrip(r *http.Request) (*http.Response, error) {
 	f.mu.Unlock()
 
 	switch {
+	case status < 0:
+		return nil, io.EOF
 	case refuse:
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	case hang:

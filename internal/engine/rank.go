@@ -85,6 +85,10 @@ func (l *RankLearner) End(t time.Time, answered bool) {
 	l.lastEnd = t
 }
 
+// Forget drops what the counters were, since they begin anew with another
+// process. What is open stays so.
+func (l *RankLearner) Forget() { l.base = nil }
+
 // Scrape takes the samples of a scrape that began at t. It returns the path that
 // proved to be blind, if one did.
 func (l *RankLearner) Scrape(t time.Time, samples []Sample) (blind string, found bool) {

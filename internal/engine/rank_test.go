@@ -150,6 +150,20 @@ func TestRankLearner(t *testing.T) {
 			l.scrape(10, 10)
 			return l.scrape(10, 15)
 		}, "/v1/x"},
+		{"the engine restarted meanwhile", func(l *learning) string {
+			l.scrape(10, 10)
+			l.Begin("/v1/x", 0)
+			l.Forget()
+			l.End(l.now, true)
+			return l.scrape(0, 5)
+		}, ""},
+		{"the engine restarted before", func(l *learning) string {
+			l.scrape(10, 10)
+			l.Forget()
+			l.scrape(0, 0)
+			l.request("/v1/x", 0, true)
+			return l.scrape(0, 5)
+		}, "/v1/x"},
 		{"the ranks changed", func(l *learning) string {
 			l.scrape(10, 10, 10)
 			l.request("/v1/x", 0, true)

@@ -217,19 +217,17 @@ func (l *Lease) Retry(err error) error {
 	now := time.Now()
 	p.back(now, l, false)
 	s := p.servers[l.decision.Server]
-	var changes []change
 	if gone {
 		s.lost(now, err)
-		changes = p.refresh(now, s, err.Error())
+		p.refresh(now, s, err.Error())
 	}
 	p.carryOut(now, l, p.core.Retry(now, l.id))
 	wake := l.wake
-	p.mu.Unlock()
+	p.unlock()
 
 	if gone {
 		p.nudge(s.index)
 	}
-	p.tell(changes)
 	return l.await(wake)
 }
 

@@ -5,9 +5,11 @@
 package pool
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -76,7 +78,7 @@ type core interface {
 // Pool is all replicas of one model. Safe for concurrent use.
 //
 // Until the number of ranks of its servers is known it has no replicas: it then
-// refuses requests with routing.NoReplica and keeps what the operator sets.
+// refuses requests with routing.NoReplica and keeps what is set and restored.
 type Pool struct {
 	name   string
 	stated string // the served name of the options
@@ -89,19 +91,42 @@ type Pool struct {
 	mu       sync.Mutex // guards everything below
 	core     core       // nil until the replicas are known
 	opts     routing.Options
-	lastOn   string         // the last policy that was not off
-	saved    []routing.Home // to restore once there is a core
-	found    time.Time      // when the first server was discovered
-	served   string         // the name in the first discovered server
-	root     string         // the weights behind it
-	aliases  []string       // of the configuration
-	defaults []string       // aliases that hold as long as there is but one model
+	lastOn   string                       // the last policy that was not off
+	saved    map[routing.Key]routing.Home // to restore once there is a core
+	found    time.Time                    // when the first server was discovered
+	served   string                       // the name in the first discovered server
+	root     string                       // the weights behind it
+	aliases  []string                     // of the configuration
+	defaults []string                     // aliases that hold as long as there is but one model
 	servers  []*server
 	replicas []replica
 	blind    map[string][]bool // by path, the slices for routing.Request.Blind
 	lastID   routing.RequestID
 	held     map[routing.RequestID]*Lease
 	receipts receiptRing
+	notes    []note // to be logged when mu is given up
+}
+
+// note is a log line.
+type note struct {
+	level   slog.Level
+	message string
+	args    []any
+}
+
+// note keeps a log line until unlock. Callers hold mu.
+func (p *Pool) note(level slog.Level, message string, args ...any) {
+	p.notes = append(p.notes, note{level, message, args})
+}
+
+// unlock gives mu up and logs what happened under it.
+func (p *Pool) unlock() {
+	notes := p.notes
+	p.notes = nil
+	p.mu.Unlock()
+	for _, n := range notes {
+		p.log.Log(context.Background(), n.level, n.message, n.args...)
+	}
 }
 
 // replica is one full copy of the model.
@@ -166,8 +191,11 @@ func New(o Options) (*Pool, error) {
 		p.servers = append(p.servers, &server{index: i, base: base, key: s.Key, stated: s.Ranks})
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p, p.build(time.Now())
+	defer p.unlock()
+	if err := p.build(time.Now()); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // build numbers the replicas and makes the core, when the ranks are known or the
@@ -279,15 +307,13 @@ func (p *Pool) Resume(replica int) error { return p.setDrained(replica, false) }
 
 func (p *Pool) setDrained(replica int, drained bool) error {
 	p.mu.Lock()
+	defer p.unlock()
 	if err := p.check(replica); err != nil {
-		p.mu.Unlock()
 		return err
 	}
 	r := &p.replicas[replica]
 	r.drained = drained
-	changes := p.refresh(time.Now(), p.servers[r.server], string(routing.ByOperator))
-	p.mu.Unlock()
-	p.tell(changes)
+	p.refresh(time.Now(), p.servers[r.server], string(routing.ByOperator))
 	return nil
 }
 
@@ -310,7 +336,12 @@ func (p *Pool) check(replica int) error {
 func (p *Pool) Release(k routing.Key) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.core != nil && p.core.Release(k)
+	if p.core == nil {
+		_, known := p.saved[k]
+		delete(p.saved, k)
+		return known
+	}
+	return p.core.Release(k)
 }
 
 // Move gives a known conversation another home.
@@ -328,7 +359,8 @@ func (p *Pool) Home(k routing.Key) (routing.Home, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.core == nil {
-		return routing.Home{}, false
+		h, known := p.saved[k]
+		return h, known
 	}
 	return p.core.Home(k)
 }
@@ -339,7 +371,7 @@ func (p *Pool) Snapshot() []routing.Home {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.core == nil {
-		return p.saved // not restored yet, so not to be lost either
+		return slices.Collect(maps.Values(p.saved)) // not restored yet, not to be lost either
 	}
 	return p.core.Snapshot()
 }
@@ -349,22 +381,24 @@ func (p *Pool) Snapshot() []routing.Home {
 // not exist are left out, which is logged.
 func (p *Pool) Restore(homes []routing.Home) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.saved = slices.Clone(homes)
-	for i := range p.saved {
-		p.saved[i].Epoch = 1 // epochs are counted anew by each life of the gateway
+	defer p.unlock()
+	p.saved = make(map[routing.Key]routing.Home, len(homes))
+	for _, h := range homes {
+		h.Epoch = 1 // epochs are counted anew in each life of the gateway
+		p.saved[h.Key] = h
 	}
 	if p.core != nil {
 		p.restore(time.Now())
 	}
 }
 
+// restore hands the saved homes to the core. Callers hold mu.
 func (p *Pool) restore(now time.Time) {
 	if len(p.saved) == 0 {
 		return
 	}
-	dropped := p.core.Restore(now, p.saved)
-	p.log.Info("conversations restored", "restored", len(p.saved)-dropped, "dropped", dropped)
+	dropped := p.core.Restore(now, slices.Collect(maps.Values(p.saved)))
+	p.note(slog.LevelInfo, "conversations restored", "restored", len(p.saved)-dropped, "dropped", dropped)
 	p.saved = nil
 }
 

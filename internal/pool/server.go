@@ -62,7 +62,8 @@ func (s *server) lost(at time.Time, by error) {
 func (s *server) take(r engine.Report) (blindChanged bool) {
 	blindChanged = r.Info.Version != s.last.Info.Version
 	if r.Epoch != s.last.Epoch {
-		s.since, s.learner = nil, engine.RankLearner{}
+		s.since = nil
+		s.learner.Forget()
 		blindChanged = blindChanged || s.learned != nil
 		s.learned = nil
 	}
@@ -130,13 +131,6 @@ func (s *server) hitPercent(rank int) float64 {
 
 func percent(part, whole float64) float64 { return min(max(100*part/whole, 0), 100) }
 
-// change is a replica's new state, for the log.
-type change struct {
-	replica  int
-	from, to routing.State
-	why      string
-}
-
 // Observe takes a report on the server with this index in Options.Servers. An
 // older report than the last one is dropped.
 func (p *Pool) Observe(index int, r engine.Report) {
@@ -156,21 +150,17 @@ func (p *Pool) Observe(index int, r engine.Report) {
 	if p.core == nil {
 		concerned = p.servers // those heard earlier are news to the core too
 	}
-	err := p.build(now)
-	var changes []change
+	if err := p.build(now); err != nil {
+		p.note(slog.LevelError, "model cannot be served", "error", err)
+	}
 	if p.core != nil {
 		for _, s := range concerned {
 			p.observe(now, s)
-			changes = append(changes, p.refresh(now, s, p.trouble(s))...)
+			p.refresh(now, s, p.trouble(s))
 		}
 	}
-	p.mu.Unlock()
-
-	if err != nil {
-		p.log.Error("model cannot be served", "error", err)
-	}
+	p.unlock()
 	logReport(p.log, s.base, before, r)
-	p.tell(changes)
 }
 
 // observe tells the core the load of a server's replicas.
@@ -261,25 +251,17 @@ func (p *Pool) state(s *server, r *replica) routing.State {
 	return routing.Ready
 }
 
-// refresh tells the core the state of a server's replicas. The changes are for
-// tell, after mu is given up.
-func (p *Pool) refresh(now time.Time, s *server, why string) []change {
-	var changes []change
+// refresh tells the core the state of a server's replicas.
+func (p *Pool) refresh(now time.Time, s *server, why string) {
 	for i := s.first; i < s.first+s.ranks; i++ {
 		r := &p.replicas[i]
-		if to := p.state(s, r); to != r.state {
-			changes = append(changes, change{replica: i, from: r.state, to: to, why: why})
-			r.state = to
-			p.carryOut(now, nil, p.core.SetState(now, i, to))
+		to := p.state(s, r)
+		if to == r.state {
+			continue
 		}
-	}
-	return changes
-}
-
-// tell logs changes of state.
-func (p *Pool) tell(changes []change) {
-	for _, c := range changes {
-		p.log.Info("replica state", "replica", c.replica, "from", c.from.String(), "to", c.to.String(), "why", c.why)
+		p.note(slog.LevelInfo, "replica state", "replica", i, "from", r.state.String(), "to", to.String(), "why", why)
+		r.state = to
+		p.carryOut(now, nil, p.core.SetState(now, i, to))
 	}
 }
 

@@ -210,6 +210,7 @@ func (s *Set) Run(ctx context.Context) error {
 		close(stopped)
 	}()
 
+	defer s.o.Client.CloseIdleConnections()
 	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
 	for {
@@ -231,7 +232,8 @@ func (s *Set) Run(ctx context.Context) error {
 func (s *Set) hear(src *source, r engine.Report) {
 	before := src.last
 	src.last = r
-	if len(src.members) == 0 {
+	stranger := len(src.members) == 0
+	if stranger {
 		logReport(s.o.Logger, src.base, before, r)
 	}
 	for _, member := range src.members {
@@ -244,7 +246,9 @@ func (s *Set) hear(src *source, r engine.Report) {
 			}
 		}
 	}
-	s.publish()
+	if stranger || !slices.Equal(before.Info.Models, r.Info.Models) {
+		s.publish()
+	}
 }
 
 // founding is a model that a server serves and no pool has.

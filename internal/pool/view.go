@@ -58,7 +58,7 @@ func (p *Pool) View() View {
 		v.Routing = routing.View{
 			Policy: p.opts.Policy, SpillAuto: p.opts.SpillThreshold == 0,
 			SpillThreshold: cmp.Or(p.opts.SpillThreshold, routing.AutoSpillThreshold),
-			WorkingSet: routing.WorkingSet{Tokens: -1, Capacity: -1, Fits: -1, Shared: -1},
+			WorkingSet:     routing.WorkingSet{Tokens: -1, Capacity: -1, Fits: -1, Shared: -1},
 		}
 	}
 	for _, s := range p.servers {
