@@ -73,10 +73,10 @@ func NewBox(o BoxOptions) (*Box, error) {
 // Ranks is the number of ranks.
 func (b *Box) Ranks() int { return len(b.ranks) }
 
-// Submit hands a sequence that came in at an API server to a rank, or to the
-// balancer's choice with AnyRank. It returns the rank, which the driver must
-// start if it is idle. It refuses with a *RankError, a *PromptError, or an error
-// about the sequence; then nothing is counted.
+// Submit hands a sequence to a rank, or to the balancer's choice with AnyRank.
+// apiServer is the one that it came in at, 0 to APIServers-1. Submit returns the
+// rank, which the driver must start if it is idle. It refuses with a *RankError,
+// a *PromptError, or an error about the sequence; then nothing is counted.
 func (b *Box) Submit(now time.Time, apiServer, rank int, s *Sequence) (int, error) {
 	if rank != AnyRank && (rank < 0 || rank >= len(b.ranks)) {
 		return 0, &RankError{Rank: rank, Ranks: len(b.ranks)}

@@ -216,6 +216,22 @@ func TestPreemptionOfAnother(t *testing.T) {
 	wantSteps(t, steps(r, 9), [][]part{{{1, 1}}, {{2, 4}}, {{2, 1}}})
 }
 
+// The first chunk of the preempted prompt would fit at once.
+func TestNobodyIsAdmittedInAStepThatPreempts(t *testing.T) {
+	p := smallParams(5)
+	p.TokenBudget, p.ReserveFullPrompt = 4, false
+	r := NewRank(p)
+	add(t, r, seq(1, 8, 9), seq(2, 12, 1))
+	wantSteps(t, steps(r, 6), [][]part{
+		{{1, 4}},
+		{{1, 4}},
+		{{1, 1}, {2, 3}},
+		{{1, 1}, {2, 3}},
+		{{1, 1}},
+		{{1, 1}, {2, 3}},
+	})
+}
+
 func TestEndOfAnAnswer(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
