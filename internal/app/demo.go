@@ -109,7 +109,8 @@ func demoConfig(engine string) (*config.Config, error) {
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen, cfg.Data = "127.0.0.1:0", "127.0.0.1:0", config.MemoryOnly
 	cfg.StopTimeout = config.Duration(2 * time.Second)
-	m := config.Model{Name: demoModel, Engines: make([]config.Engine, 1)}
+	// A conversation is live for ten minutes of the box's time.
+	m := config.Model{Name: demoModel, Engines: make([]config.Engine, 1), LiveFor: config.Duration(10 * time.Minute / demoSpeed)}
 	if err := m.Engines[0].URL.UnmarshalText([]byte(engine)); err != nil {
 		return nil, err
 	}
