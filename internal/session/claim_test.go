@@ -243,6 +243,8 @@ func TestParents(t *testing.T) {
 		{"opencode child", head("X-Session-Id", "ses_child", "X-Parent-Session-Id", ses1), llmapi.BodyIDs{}, open.Key},
 		{"its own parent", head("X-Session-Id", ses1, "X-Parent-Session-Id", ses1), llmapi.BodyIDs{}, Key{}},
 		{"no parent's value", head("X-Session-Id", ses1, "X-Parent-Session-Id", "null"), llmapi.BodyIDs{}, Key{}},
+		{"an agent that is its own parent", head("X-Claude-Code-Session-Id", uuid1, "X-Claude-Code-Agent-Id", "a1", "X-Claude-Code-Parent-Agent-Id", "a1"), llmapi.BodyIDs{}, Key{}},
+		{"another client's session in the body", head("X-Session-Id", ses1), llmapi.BodyIDs{ClientSessionID: uuid1}, Key{}},
 		{"Dynamo child", head("X-Dynamo-Session-Id", uuid2, "X-Dynamo-Parent-Session-Id", uuid1), llmapi.BodyIDs{}, dynamo.Key},
 		{"our header", head("X-Warden-Session", "s", "X-Parent-Session-Id", ses1), llmapi.BodyIDs{}, Key{}},
 	} {

@@ -201,9 +201,7 @@ func (t *Table) learn(at place, row *row) {
 	}
 	for m := range at.h.marks() {
 		if m.after != 0 && t.at(at, m.sum) == row {
-			if l := row.link(m.sum); l.after == 0 {
-				l.after = m.after
-			}
+			row.link(m.sum).after = m.after
 			break
 		}
 	}

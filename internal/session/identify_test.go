@@ -130,6 +130,12 @@ func TestCallWithoutToolsJoinsOnlyWhatItContinues(t *testing.T) {
 	}
 }
 
+func TestHistoryWithAnAnswerIsNoTitle(t *testing.T) {
+	c := newCaller(t)
+	h := head("X-Session-Id", ses1, "User-Agent", "opencode/1.18.33")
+	c.new("a short chat that began elsewhere", c.send(h, toolless(chat("u:hello", "a:hi", "u:more"), 100)), Key{})
+}
+
 func TestFirstCallWithToolsTakesAWeakBindingOver(t *testing.T) {
 	c := newCaller(t)
 	h := head("X-Session-Id", ses1, "User-Agent", "some-agent/1.0")
@@ -286,6 +292,19 @@ func TestSubAgentsOfOneSession(t *testing.T) {
 		c.same(agent, c.send(h(agent), chat("u:one task for all", "a:ok", "u:result")), got)
 	}
 	c.same("the parent", c.send(head("X-Claude-Code-Session-Id", uuid1), chat("u:delegate", "a:agents", "u:results")), main)
+}
+
+func TestOneSystemTextIsNotOneConversation(t *testing.T) {
+	c := newCaller(t)
+	keys := map[Key]bool{}
+	for i := range 40 {
+		question := fmt.Sprint("u:question ", i)
+		keys[c.send(nil, chat(question)).Key] = true
+		keys[c.send(head("X-Session-Id", fmt.Sprint(i)), chat("u:one question for all")).Key] = true
+	}
+	if len(keys) != 80 {
+		t.Errorf("%d conversations, want 80", len(keys))
+	}
 }
 
 func TestPreviousResponse(t *testing.T) {

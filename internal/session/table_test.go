@@ -254,8 +254,8 @@ func checkTable(t interface{ Fatalf(string, ...any) }, tab *Table) {
 		t.Fatalf("%d idle rows are not in the ring", idle)
 	}
 	for i, r := range tab.dirty {
-		if r.dirty != i+1 {
-			t.Fatalf("%s is not where the changed ones say", r.key.Name())
+		if r.dirty != i+1 || tab.rows[r.key] != r {
+			t.Fatalf("%s is changed, but not there", r.key.Name())
 		}
 	}
 }
