@@ -145,6 +145,7 @@ func TestDiscoverErrorsNameTheRemedy(t *testing.T) {
 		{"list", func(f *fakeEngine) { f.body["/v1/models"] = "[]" }, "", "not the JSON"},
 		{"no models", func(f *fakeEngine) { f.body["/v1/models"] = `{"data":[{}]}` }, "", "names no model"},
 		{"no answer to /version", func(f *fakeEngine) { f.status["/version"] = -1 }, "", "/version"},
+		{"dies before it tells its ranks", func(f *fakeEngine) { f.status["/metrics"] = -1 }, "", "/metrics"},
 		{"refused", func(f *fakeEngine) { f.refuse = true }, "", "connection refused (is the engine running there?)"},
 		{"too large", func(f *fakeEngine) { f.body["/v1/models"] = strings.Repeat(" ", maxBody+1) }, "", "larger than 8 MiB"},
 	}

@@ -276,6 +276,7 @@ func TestParsePageErrors(t *testing.T) {
 		{"open quote", `vllm:num_requests_running{engine="0} 1`, "broken labels"},
 		{"escape", `vllm:num_requests_running{engine="\x"} 1`, "broken labels"},
 		{"escape at the end", `vllm:num_requests_running{engine="\`, "broken labels"},
+		{"label that begins with a digit", `vllm:num_requests_running{0engine="0"} 1`, "broken labels"},
 		{"bare value", `vllm:num_requests_running{engine=0} 1`, "broken labels"},
 	}
 	for _, test := range tests {

@@ -34,7 +34,7 @@ func (p *Pool) servedNames() []string {
 			continue
 		}
 		for _, family := range families(s.last.Info.Models) {
-			ids := names(family)
+			ids := modelIDs(family)
 			if !slices.Contains(ids, name) {
 				continue
 			}

@@ -172,9 +172,7 @@ func New(o Options) (*Pool, error) {
 		p.lastOn = o.Policy
 	}
 	// What is wrong with the options must not wait for the engines to show.
-	trial := p.opts
-	trial.Replicas = make([]routing.Replica, 1)
-	if _, err := routing.New(trial); err != nil {
+	if _, err := trialCore(p.opts); err != nil {
 		return nil, fmt.Errorf("model %q: %w", o.Name, err)
 	}
 	for i, s := range o.Servers {
@@ -196,6 +194,12 @@ func New(o Options) (*Pool, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// trialCore is a core with the given options and a replica for want of better.
+func trialCore(o routing.Options) (*routing.Core, error) {
+	o.Replicas = make([]routing.Replica, 1)
+	return routing.New(o)
 }
 
 // build numbers the replicas and makes the core, when the ranks are known or the

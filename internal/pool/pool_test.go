@@ -92,7 +92,7 @@ func TestOperatorsControls(t *testing.T) {
 		if built {
 			hear()
 		}
-		if v := p.View().Routing; v.Policy != "affinity" || !v.SpillAuto {
+		if v := p.View().Routing; v.Policy != "affinity" || !v.SpillAuto || v.SpillThreshold != 8 || v.WorkingSet.Tokens != -1 {
 			t.Errorf("built %v: at first %+v", built, v)
 		}
 		for _, step := range []struct {

@@ -217,7 +217,7 @@ func (p *Pool) trouble(s *server) string {
 		list = append(list, s.downBy)
 	}
 	if _, ok := p.nameOn(s); !ok {
-		list = append(list, fmt.Sprintf("serves %q, not %q: correct the engine's URL or the served name", names(s.last.Info.Models), p.served))
+		list = append(list, fmt.Sprintf("serves %q, not %q: correct the engine's URL or the served name", modelIDs(s.last.Info.Models), p.served))
 	}
 	switch n := s.shown(); {
 	case n == 0 || s.ranks == 0:
@@ -337,7 +337,7 @@ func families(models []engine.Model) [][]engine.Model {
 	return groups
 }
 
-func names(models []engine.Model) []string {
+func modelIDs(models []engine.Model) []string {
 	list := make([]string, len(models))
 	for i, m := range models {
 		list[i] = m.ID

@@ -307,11 +307,12 @@ func TestEnginesDieAndReturn(t *testing.T) {
 		t.Fatal("the recorded page has another start time")
 	}
 	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
 		b := box{pages: map[string]*atomic.Pointer[string]{"a": {}, "b": {}}}
 		b.pages["a"].Store(&page)
 		b.pages["b"].Store(&page)
 		s, _ := startSet(t, SetOptions{
-			Models: []Options{{Servers: []Server{{URL: "a"}, {URL: "b"}}}},
+			Models: []Options{{Servers: []Server{{URL: "a"}, {URL: "b"}}, Logger: slog.New(slog.NewTextHandler(&log, nil))}},
 			Client: &http.Client{Transport: b},
 			Watch: func(base *url.URL, key string, report func(engine.Report)) (Source, error) {
 				return engine.NewWatcher(engine.WatcherOptions{Base: base, Client: &http.Client{Transport: b}, Report: report})
@@ -362,12 +363,17 @@ func TestEnginesDieAndReturn(t *testing.T) {
 		// A failure that was none: the nudged probe puts it right before the tick.
 		time.Sleep(500 * time.Millisecond)
 		l = acquire(t, p, pinned(2, 3))
+		log.Reset()
 		_ = l.Retry(errRefused)
 		l.End(routing.Outcome{})
-		wantStates(t, p, "ready ready down down")
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		wantStates(t, p, "ready ready ready ready")
+		for _, want := range []string{"from=ready to=down", "from=down to=ready"} {
+			if n := strings.Count(log.String(), want); n != 2 {
+				t.Errorf("%q is in the log %d times, want one for each rank:\n%s", want, n, log.String())
+			}
+		}
 		wantInFlight(t, p, 0)
 	})
 }

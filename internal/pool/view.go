@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -55,10 +54,9 @@ func (p *Pool) View() View {
 	if p.core != nil {
 		v.Routing = p.core.View(now)
 	} else {
-		v.Routing = routing.View{
-			Policy: p.opts.Policy, SpillAuto: p.opts.SpillThreshold == 0,
-			SpillThreshold: cmp.Or(p.opts.SpillThreshold, routing.AutoSpillThreshold),
-			WorkingSet:     routing.WorkingSet{Tokens: -1, Capacity: -1, Fits: -1, Shared: -1},
+		if c, err := trialCore(p.opts); err == nil {
+			v.Routing = c.View(now)
+			v.Routing.Replicas = nil
 		}
 	}
 	for _, s := range p.servers {
