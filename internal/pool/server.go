@@ -259,7 +259,11 @@ func (p *Pool) refresh(now time.Time, s *server, why string) {
 		if to == r.state {
 			continue
 		}
-		p.note(slog.LevelInfo, "replica state", "replica", i, "from", r.state.String(), "to", to.String(), "why", why)
+		args := []any{"replica", i, "from", r.state.String(), "to", to.String()}
+		if to != routing.Ready && why != "" {
+			args = append(args, "why", why)
+		}
+		p.note(slog.LevelInfo, "replica state", args...)
 		r.state = to
 		p.carryOut(now, nil, p.core.SetState(now, i, to))
 	}
