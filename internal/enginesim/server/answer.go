@@ -28,14 +28,14 @@ type limits struct {
 
 // plan makes up the answer to a prompt. Equal prompts get equal answers, different
 // choices of one request (see n) different ones.
-func (s *Server) plan(prompt []enginesim.Token, w wishes, offered []tool, l limits, choice int) answer {
+func (s *Server) plan(prompt []enginesim.Token, w wishes, offered []tool, bounds limits, choice int) answer {
 	if call, ok := chooseCall(w, offered); ok {
 		tokens := s.tokenizer.Answer(enginesim.Message{
 			Role:      "assistant",
 			ToolCalls: []enginesim.ToolCall{{Name: call.name, Arguments: json.RawMessage(call.arguments)}},
 		})
 		tokens = append(tokens, enginesim.EndOfMessage)
-		if len(tokens) <= l.max { // a call that does not fit would be cut to no use
+		if len(tokens) <= bounds.max { // a call that does not fit would be cut to no use
 			return answer{tokens: tokens, call: call, reason: enginesim.ReasonStop}
 		}
 	}
@@ -47,10 +47,10 @@ func (s *Server) plan(prompt []enginesim.Token, w wishes, offered []tool, l limi
 		low := max(1, s.answerTokens*2/5)
 		length = low + int(seed%uint64(max(1, s.answerTokens*8/5-low+1)))
 	}
-	length = max(length, l.min)
+	length = max(length, bounds.min)
 	a := answer{reason: enginesim.ReasonStop, bytesPerToken: s.tokenizer.BytesPerToken}
-	if l.ignoreEOS || length > l.max {
-		length, a.reason = l.max, enginesim.ReasonLength
+	if bounds.ignoreEOS || length > bounds.max {
+		length, a.reason = bounds.max, enginesim.ReasonLength
 	}
 	words := length
 	if a.reason == enginesim.ReasonStop {

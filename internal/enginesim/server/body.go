@@ -115,6 +115,9 @@ func (b *body) has(key string) bool {
 	return ok && string(raw) != "null"
 }
 
+// is reports whether the key's value is spelled like that.
+func (b *body) is(key, spelled string) bool { return string(b.fields[key]) == spelled }
+
 // require demands the key; extra is added to the number of fields that the error shows.
 func (b *body) require(key string, extra int) {
 	if _, ok := b.fields[key]; !ok {

@@ -242,20 +242,20 @@ func TestTwoIdenticalPromptsAtOnceAsRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := serve(t, recorded(t))
 		// A request keeps the engine busy, so that the two meet in its queue.
-		go newTalk(n, "busy").turn(t, 3000, onRank(0))
+		var all sync.WaitGroup
+		all.Go(func() { newTalk(n, "busy").turn(t, 3000, onRank(0)) })
 		synctest.Wait()
 		var mu sync.Mutex
 		got := map[counted]int{}
-		var both sync.WaitGroup
 		for range 2 {
-			both.Go(func() {
+			all.Go(func() {
 				u := newTalk(n, "identical").turn(t, row[0], onRank(0))
 				mu.Lock()
 				defer mu.Unlock()
 				got[u]++
 			})
 		}
-		both.Wait()
+		all.Wait()
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-recorded +simulated)\n%s", diff)
 		}

@@ -1,8 +1,6 @@
 package server
 
-import (
-	"net/http"
-)
+import "net/http"
 
 // openAIStream is what a stream of chat or completions was asked to show of its usage.
 type openAIStream struct {
@@ -30,63 +28,47 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	b.require("messages", 0)
-	model := b.text("model")
-	raw := b.members("messages")
-	options := readStreamOptions(b)
-	temperature := b.number("temperature", 1)
-	n := b.integer("n", 1)
-	most := b.integer("max_completion_tokens", b.integer("max_tokens", noLimit))
-	l := limits{min: b.integer("min_tokens", 0), ignoreEOS: b.flag("ignore_eos")}
-	salt := b.text("cache_salt")
-	tools := chatTools(b.members("tools"))
-	if b.err != nil {
-		s.refuse(w, b.err)
-		return
-	}
-	messages, refusal := chatMessages(raw)
-	if refusal == nil {
-		refusal = s.checkModel(model)
-	}
-	if refusal == nil && len(messages) == 0 {
-		refusal = emptyConversation()
-	}
-	if refusal == nil && n > 1 && temperature == 0 {
-		refusal = badRequest("", "n must be 1 when using greedy sampling, got %d.", n)
-	}
-	if refusal == nil && n < 1 {
-		refusal = badRequest("n", "n must be at least 1, got %d.", n)
-	}
-	if refusal != nil {
+	c, q, refusal := s.readChat(r, b)
+	switch {
+	case refusal != nil:
 		s.refuse(w, refusal)
-		return
-	}
-	tokens, refusal := s.render(messages, tools)
-	if refusal == nil {
-		l.max, refusal = s.maxTokens(most, len(tokens), s.room(len(tokens)))
-	}
-	if refusal == nil {
-		refusal = checkTemperature(temperature)
-	}
-	if refusal != nil {
-		s.refuse(w, refusal)
-		return
-	}
-
-	wishes, callable := readWishes(messages), tools
-	if b.has("tool_choice") && string(b.fields["tool_choice"]) == `"none"` {
-		callable = nil
-	}
-	q := request{salt: salt, rank: r.Header.Get(rankHeader), params: requestParams{maxTokens: l.max, n: n}}
-	for choice := range n {
-		q.prompts = append(q.prompts, prompt{tokens, s.plan(tokens, wishes, callable, l, choice)})
-	}
-	c := chatReply{s: s, id: "chatcmpl-" + requestID(r), created: unixNow(), prompt: len(tokens), options: options}
-	if options.stream {
+	case c.options.stream:
 		c.stream(w, r, q)
-	} else {
+	default:
 		c.whole(w, r, q)
 	}
+}
+
+func (s *Server) readChat(r *http.Request, b *body) (*chatReply, request, *apiError) {
+	b.require("messages", 0)
+	raw := b.members("messages")
+	c := &chatReply{s: s, id: "chatcmpl-" + requestID(r), created: unixNow(), options: readStreamOptions(b)}
+	talk := conversation{
+		model:       b.text("model"),
+		tools:       chatTools(b.members("tools")),
+		mute:        b.is("tool_choice", `"none"`),
+		temperature: b.number("temperature", 1),
+		choices:     b.integer("n", 1),
+		limits: limits{
+			max:       b.integer("max_completion_tokens", b.integer("max_tokens", noLimit)),
+			min:       b.integer("min_tokens", 0),
+			ignoreEOS: b.flag("ignore_eos"),
+		},
+	}
+	q := request{salt: b.text("cache_salt"), rank: r.Header.Get(rankHeader)}
+	if b.err != nil {
+		return nil, q, b.err
+	}
+	var refusal *apiError
+	if talk.messages, refusal = chatMessages(raw); refusal != nil {
+		return nil, q, refusal
+	}
+	q.prompts, q.params, refusal = s.prepare(talk)
+	if refusal != nil {
+		return nil, q, refusal
+	}
+	c.prompt = len(q.prompts[0].tokens)
+	return c, q, nil
 }
 
 // chatReply writes the answer to one chat request.

@@ -20,60 +20,52 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	model := b.text("model")
-	options := readStreamOptions(b)
-	temperature := b.number("temperature", 1)
-	n := b.integer("n", 1)
-	most := b.integer("max_tokens", noLimit)
-	l := limits{min: b.integer("min_tokens", 0), ignoreEOS: b.flag("ignore_eos")}
-	salt := b.text("cache_salt")
-	if b.err != nil {
-		s.refuse(w, b.err)
-		return
-	}
-	refusal = s.checkModel(model)
-	if refusal == nil {
-		refusal = checkTemperature(temperature)
-	}
-	if refusal == nil && n > 1 && temperature == 0 {
-		refusal = badRequest("", "n must be 1 when using greedy sampling, got %d.", n)
-	}
-	if refusal == nil && n < 1 {
-		refusal = badRequest("n", "n must be at least 1, got %d.", n)
-	}
-	var texts []completionPrompt
-	if refusal == nil {
-		texts, refusal = s.completionPrompts(b.fields["prompt"])
-	}
-	q := request{salt: salt, rank: r.Header.Get(rankHeader)}
-	total := 0
-	for _, t := range texts {
-		if refusal == nil {
-			refusal = s.checkLength(len(t.tokens))
-		}
-		if refusal == nil {
-			l.max, refusal = s.maxTokens(most, len(t.tokens), defaultCompletionTokens)
-		}
-		if refusal != nil {
-			break
-		}
-		total += len(t.tokens)
-		wishes := wishes{tokens: tokensWish(t.text)}
-		for choice := range n {
-			q.prompts = append(q.prompts, prompt{t.tokens, s.plan(t.tokens, wishes, nil, l, choice)})
-		}
-	}
-	if refusal != nil {
+	c, q, refusal := s.readCompletions(r, b)
+	switch {
+	case refusal != nil:
 		s.refuse(w, refusal)
-		return
-	}
-	q.params = requestParams{maxTokens: l.max, n: n}
-	c := completionReply{s: s, id: "cmpl-" + requestID(r), created: unixNow(), prompt: total, options: options}
-	if options.stream {
+	case c.options.stream:
 		c.stream(w, r, q)
-	} else {
+	default:
 		c.whole(w, r, q)
 	}
+}
+
+func (s *Server) readCompletions(r *http.Request, b *body) (*completionReply, request, *apiError) {
+	c := &completionReply{s: s, id: "cmpl-" + requestID(r), created: unixNow(), options: readStreamOptions(b)}
+	model := b.text("model")
+	temperature := b.number("temperature", 1)
+	n := b.integer("n", 1)
+	most := b.integer("max_tokens", defaultCompletionTokens)
+	bounds := limits{min: b.integer("min_tokens", 0), ignoreEOS: b.flag("ignore_eos")}
+	q := request{salt: b.text("cache_salt"), rank: r.Header.Get(rankHeader)}
+	if b.err != nil {
+		return nil, q, b.err
+	}
+	for _, refusal := range []*apiError{s.checkModel(model), checkTemperature(temperature), checkChoices(n, temperature)} {
+		if refusal != nil {
+			return nil, q, refusal
+		}
+	}
+	prompts, refusal := s.completionPrompts(b.fields["prompt"])
+	if refusal != nil {
+		return nil, q, refusal
+	}
+	for _, p := range prompts {
+		if refusal := s.checkLength(len(p.tokens)); refusal != nil {
+			return nil, q, refusal
+		}
+		if bounds.max, refusal = s.maxTokens(most, len(p.tokens)); refusal != nil {
+			return nil, q, refusal
+		}
+		wishes := wishes{tokens: tokensWish(p.text)}
+		for choice := range n {
+			q.prompts = append(q.prompts, prompt{p.tokens, s.plan(p.tokens, wishes, nil, bounds, choice)})
+		}
+		c.prompt += len(p.tokens)
+	}
+	q.params = requestParams{maxTokens: bounds.max, n: n}
+	return c, q, nil
 }
 
 // completionPrompt is one prompt of a completions request.

@@ -248,7 +248,3 @@ func malformedMember(list string, i int, raw json.RawMessage) *apiError {
 	return invalid(loc, fmt.Sprintf("'type': 'dict_type', 'loc': '%s', 'msg': 'Input should be a valid dictionary', 'input': '%s'",
 		loc, pythonInput(raw)))
 }
-
-func emptyConversation() *apiError {
-	return badRequest("", "Cannot apply chat template to an empty conversation. Provide at least one message.")
-}

@@ -117,8 +117,8 @@ func (e *engine) runRank(ctx context.Context, rank int) {
 	defer timer.Stop()
 	due := time.Now() // when the step in progress ends
 	for ctx.Err() == nil {
-		began := time.Now()
 		e.mu.Lock()
+		began := time.Now()
 		took, busy := e.box.Begin(e.now(), rank)
 		e.mu.Unlock()
 		if !busy {
@@ -171,4 +171,17 @@ func (e *engine) resetCache() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.box.Reset()
+}
+
+// snapshot is what the ranks have counted, all of one moment.
+func (e *engine) snapshot() ([]enginesim.Stats, []figures) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	stats := make([]enginesim.Stats, len(e.wakes))
+	counted := make([]figures, len(e.wakes))
+	for rank := range stats {
+		stats[rank] = e.box.Stats(rank)
+		counted[rank] = e.figures[rank].clone()
+	}
+	return stats, counted
 }

@@ -31,8 +31,8 @@ func FuzzBodies(f *testing.F) {
 	f.Add("/tokenize", `{"messages": [{"role": "user"}]}`)
 	f.Add("/detokenize", `{"tokens": [1, 300, -1]}`)
 	f.Add("/v1/messages/count_tokens", `{"model": "tiny", "messages": [{"role": "user", "content": [{}]}]}`)
-	o := Options{Replicas: 2, Models: []string{"tiny"}, Speed: 1e6, AnswerTokens: 3}
-	o.Params = presetForFuzz(f)
+	o := Options{Replicas: 2, Models: []string{"tiny"}, Speed: maxSpeed, AnswerTokens: 3}
+	o.Params = fastPreset(f)
 	s, err := New(o)
 	if err != nil {
 		f.Fatal(err)

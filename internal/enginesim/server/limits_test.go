@@ -160,6 +160,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 			"stream as text":      {"/v1/chat/completions", `{"stream": "maybe", "messages": []}`, "body.stream"},
 			"options as text":     {"/v1/chat/completions", `{"stream": true, "stream_options": 1, "messages": []}`, "body.stream_options"},
 			"n of 0":              {"/v1/chat/completions", `{"n": 0, "messages": [{"role": "user", "content": "x"}]}`, "n must be at least 1"},
+			"n of a million":      {"/v1/chat/completions", `{"n": 1000000, "messages": [{"role": "user", "content": "x"}]}`, "n must be at most 128"},
 			"input as number":     {"/v1/responses", `{"input": 5}`, "body.input"},
 			"input item as text":  {"/v1/responses", `{"input": ["x"]}`, "body.input.0"},
 			"empty input":         {"/v1/responses", `{"input": []}`, "empty conversation"},

@@ -7,20 +7,6 @@ import (
 	"lmwarden/internal/enginesim"
 )
 
-// readMessages reads what /v1/messages and its count_tokens have in common.
-func (s *Server) readMessages(b *body) (model string, messages []message, tools []tool, refusal *apiError) {
-	b.require("model", 0)
-	b.require("messages", 0)
-	model = b.text("model")
-	raw := b.members("messages")
-	tools = anthropicTools(b.members("tools"))
-	if b.err != nil {
-		return "", nil, nil, b.err
-	}
-	messages, refusal = anthropicMessages(b.fields["system"], raw)
-	return model, messages, tools, refusal
-}
-
 // messages is POST /v1/messages.
 func (s *Server) messages(w http.ResponseWriter, r *http.Request) {
 	b, leave, refusal := s.accept(r)
@@ -29,55 +15,54 @@ func (s *Server) messages(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	model, messages, tools, refusal := s.readMessages(b)
-	if refusal == nil {
-		refusal = checkAnthropicLimits(b)
-	}
-	most := b.integer("max_tokens", noLimit)
-	stream := b.flag("stream")
-	temperature := b.number("temperature", 1)
-	choice := b.sub("tool_choice").text("type")
-	if refusal == nil {
-		refusal = b.err
-	}
-	if refusal == nil {
-		refusal = s.checkModel(model)
-	}
-	if refusal == nil && len(messages) == 0 {
-		refusal = emptyConversation()
-	}
-	var tokens []enginesim.Token
-	if refusal == nil {
-		tokens, refusal = s.render(messages, tools)
-	}
-	if refusal == nil {
-		refusal = checkTemperature(temperature)
-	}
-	l := limits{}
-	if refusal == nil {
-		l.max, refusal = s.maxTokens(most, len(tokens), s.room(len(tokens)))
-	}
-	if refusal != nil {
+	m, q, refusal := s.readMessages(r, b)
+	switch {
+	case refusal != nil:
 		s.refuseAnthropic(w, refusal)
-		return
-	}
-	if choice == "none" {
-		tools = nil
-	}
-	q := request{
-		rank: r.Header.Get(rankHeader), params: requestParams{maxTokens: l.max, n: 1},
-		prompts: []prompt{{tokens, s.plan(tokens, readWishes(messages), tools, l, 0)}},
-	}
-	m := messageReply{s: s, id: "chatcmpl-" + requestID(r), prompt: len(tokens)}
-	if stream {
+	case b.flag("stream"):
 		m.stream(w, r, q)
-	} else {
+	default:
 		m.whole(w, r, q)
 	}
 }
 
+func (s *Server) readMessages(r *http.Request, b *body) (*messageReply, request, *apiError) {
+	q := request{rank: r.Header.Get(rankHeader)}
+	talk, refusal := readAnthropic(b)
+	if refusal != nil {
+		return nil, q, refusal
+	}
+	checkAnthropicLimits(b)
+	b.flag("stream")
+	talk.limits.max = b.integer("max_tokens", noLimit)
+	talk.temperature = b.number("temperature", 1)
+	talk.mute = b.sub("tool_choice").text("type") == "none"
+	if b.err != nil {
+		return nil, q, b.err
+	}
+	q.prompts, q.params, refusal = s.prepare(talk)
+	if refusal != nil {
+		return nil, q, refusal
+	}
+	return &messageReply{s: s, id: "chatcmpl-" + requestID(r), prompt: len(q.prompts[0].tokens)}, q, nil
+}
+
+// readAnthropic reads what /v1/messages and its count_tokens have in common.
+func readAnthropic(b *body) (conversation, *apiError) {
+	b.require("model", 0)
+	b.require("messages", 0)
+	raw := b.members("messages")
+	talk := conversation{model: b.text("model"), tools: anthropicTools(b.members("tools")), choices: 1}
+	if b.err != nil {
+		return talk, b.err
+	}
+	var refusal *apiError
+	talk.messages, refusal = anthropicMessages(b.fields["system"], raw)
+	return talk, refusal
+}
+
 // checkAnthropicLimits checks what the schema of the route says about max_tokens and thinking.
-func checkAnthropicLimits(b *body) *apiError {
+func checkAnthropicLimits(b *body) {
 	b.require("max_tokens", 0)
 	most := b.integer("max_tokens", noLimit)
 	if b.err == nil && most < 1 {
@@ -87,7 +72,6 @@ func checkAnthropicLimits(b *body) *apiError {
 	if thinking.text("type") == "enabled" && thinking.integer("budget_tokens", 0) >= most {
 		b.fail(valueError(b, "", "thinking.budget_tokens must be less than max_tokens"))
 	}
-	return b.err
 }
 
 // valueError is how the schema library words what a validator of a model says. An empty key
@@ -111,16 +95,13 @@ func (s *Server) countTokens(w http.ResponseWriter, r *http.Request) {
 		s.refuseAnthropic(w, refusal)
 		return
 	}
-	model, messages, tools, refusal := s.readMessages(b)
+	talk, refusal := readAnthropic(b)
 	if refusal == nil {
-		refusal = s.checkModel(model)
-	}
-	if refusal == nil && len(messages) == 0 {
-		refusal = emptyConversation()
+		refusal = s.check(talk)
 	}
 	var tokens []enginesim.Token
 	if refusal == nil {
-		tokens, refusal = s.render(messages, tools)
+		tokens, refusal = s.render(talk.messages, talk.tools)
 	}
 	if refusal != nil {
 		s.refuseAnthropic(w, refusal)

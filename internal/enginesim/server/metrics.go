@@ -14,29 +14,14 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 	p := &page{model: s.models[0], created: s.engine.epoch}
 	p.family("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", "gauge")
 	p.sample("process_start_time_seconds", unixSeconds(s.engine.epoch))
-	s.engine.writeMetrics(p)
+	stats, figures := s.engine.snapshot()
+	writeStats(p, stats)
+	s.writeFigures(p, figures)
 	s.writeAdmission(p)
 	s.writeCacheConfig(p)
 	w.Header().Set("Content-Type", "text/plain; version=1.0.0; charset=utf-8")
 	w.Header().Set("Content-Length", strconv.Itoa(p.text.Len()))
 	write(w, []byte(p.text.String()))
-}
-
-// writeMetrics writes what the ranks know, all of one moment.
-func (e *engine) writeMetrics(p *page) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	writeStats(p, e.stats())
-	writeFigures(p, e.figures)
-}
-
-// stats are those of every rank. The caller holds the lock.
-func (e *engine) stats() []enginesim.Stats {
-	stats := make([]enginesim.Stats, len(e.wakes))
-	for rank := range stats {
-		stats[rank] = e.box.Stats(rank)
-	}
-	return stats
 }
 
 func writeStats(p *page, stats []enginesim.Stats) {
@@ -110,44 +95,14 @@ func writeStats(p *page, stats []enginesim.Stats) {
 	p.counter("vllm:request_success", "Count of successfully processed requests.", finished...)
 }
 
-func writeFigures(p *page, all []*figures) {
-	write := func(name, help string, of func(*figures) *histogram) {
-		ranks := make([]*histogram, len(all))
-		for rank, f := range all {
-			ranks[rank] = of(f)
+func (s *Server) writeFigures(p *page, all []figures) {
+	for i, d := range declarations(s.params.ModelLen()) {
+		ranks := make([]histogram, len(all))
+		for rank := range all {
+			ranks[rank] = all[rank][i]
 		}
-		p.histogram(name, help, ranks)
+		p.histogram(d.name, d.help, ranks)
 	}
-	write("vllm:request_prompt_tokens", "Number of prefill tokens processed.",
-		func(f *figures) *histogram { return &f.promptTokens })
-	write("vllm:request_generation_tokens", "Number of generation tokens processed.",
-		func(f *figures) *histogram { return &f.generationTokens })
-	write("vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.",
-		func(f *figures) *histogram { return &f.stepTokens })
-	write("vllm:request_max_num_generation_tokens", "Histogram of maximum number of requested generation tokens.",
-		func(f *figures) *histogram { return &f.maxGenerated })
-	write("vllm:request_params_n", "Histogram of the n request parameter.",
-		func(f *figures) *histogram { return &f.choices })
-	write("vllm:request_params_max_tokens", "Histogram of the max_tokens request parameter.",
-		func(f *figures) *histogram { return &f.maxTokens })
-	write("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.",
-		func(f *figures) *histogram { return &f.ttft })
-	write("vllm:inter_token_latency_seconds", "Histogram of inter-token latency in seconds.",
-		func(f *figures) *histogram { return &f.itl })
-	write("vllm:request_time_per_output_token_seconds", "Histogram of time_per_output_token_seconds per request.",
-		func(f *figures) *histogram { return &f.tpot })
-	write("vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.",
-		func(f *figures) *histogram { return &f.e2e })
-	write("vllm:request_queue_time_seconds", "Histogram of time spent in WAITING phase for request.",
-		func(f *figures) *histogram { return &f.queue })
-	write("vllm:request_inference_time_seconds", "Histogram of time spent in RUNNING phase for request.",
-		func(f *figures) *histogram { return &f.inference })
-	write("vllm:request_prefill_time_seconds", "Histogram of time spent in PREFILL phase for request.",
-		func(f *figures) *histogram { return &f.prefill })
-	write("vllm:request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.",
-		func(f *figures) *histogram { return &f.decode })
-	write("vllm:request_prefill_kv_computed_tokens", "Histogram of new KV tokens computed during prefill (excluding cached tokens).",
-		func(f *figures) *histogram { return &f.computedTokens })
 }
 
 // writeAdmission writes the counter of the API server's queue limit, which has no engine label.

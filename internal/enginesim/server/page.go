@@ -49,7 +49,7 @@ func (p *page) createdSeries(all []series) []series {
 }
 
 // histogram writes a histogram with one series per rank.
-func (p *page) histogram(name, help string, ranks []*histogram) {
+func (p *page) histogram(name, help string, ranks []histogram) {
 	p.family(name, help, "histogram")
 	for rank, h := range ranks {
 		below := int64(0)

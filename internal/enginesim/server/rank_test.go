@@ -15,37 +15,26 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// counts reads one counter by engine from the metrics page.
-func (n *network) counts(t *testing.T, name string) map[string]float64 {
-	t.Helper()
-	// As long as a scrape of the original takes; the counts that its balancer sees are as old as that.
-	time.Sleep(30 * time.Millisecond)
-	_, page := n.roundTrip(t, []byte("GET /metrics HTTP/1.1\r\nHost: vllm.test\r\n\r\n"))
-	counts := map[string]float64{}
-	for line := range strings.Lines(string(page)) {
-		rest, ok := strings.CutPrefix(strings.TrimSpace(line), name+`{engine="`)
-		engine, value, cut := strings.Cut(rest, `",model_name="tiny"} `)
-		if !ok || !cut {
-			continue
-		}
-		v, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		counts[engine] = v
-	}
-	return counts
-}
-
 // served runs do and tells which engines got prompt tokens by it, and how many.
 func (n *network) served(t *testing.T, do func()) map[string]float64 {
 	t.Helper()
-	before := n.counts(t, "vllm:prompt_tokens_total")
+	count := func() []float64 {
+		// The recordings scraped the metrics here, which took as long. It matters: the counts that the
+		// balancer sees are as old as that.
+		time.Sleep(30 * time.Millisecond)
+		var counts []float64
+		stats, _ := n.server.engine.snapshot()
+		for _, s := range stats {
+			counts = append(counts, float64(s.PromptTokens))
+		}
+		return counts
+	}
+	before := count()
 	do()
 	delta := map[string]float64{}
-	for engine, after := range n.counts(t, "vllm:prompt_tokens_total") {
+	for engine, after := range count() {
 		if d := after - before[engine]; d != 0 {
-			delta[engine] = d
+			delta[strconv.Itoa(engine)] = d
 		}
 	}
 	return delta

@@ -142,6 +142,58 @@ func (s *Server) accept(r *http.Request) (b *body, leave func(), refusal *apiErr
 	return b, func() { s.open.Add(-1) }, nil
 }
 
+// conversation is what a request of chat, messages or responses asks for.
+type conversation struct {
+	model       string
+	messages    []message
+	tools       []tool
+	mute        bool // the tools must not be called
+	temperature float64
+	choices     int
+	limits      limits // max is noLimit when the request has none
+}
+
+// prepare checks a conversation, renders it and makes up the answers.
+func (s *Server) prepare(c conversation) ([]prompt, requestParams, *apiError) {
+	if refusal := s.check(c); refusal != nil {
+		return nil, requestParams{}, refusal
+	}
+	if refusal := checkChoices(c.choices, c.temperature); refusal != nil {
+		return nil, requestParams{}, refusal
+	}
+	tokens, refusal := s.render(c.messages, c.tools)
+	if refusal != nil {
+		return nil, requestParams{}, refusal
+	}
+	if c.limits.max, refusal = s.maxTokens(c.limits.max, len(tokens)); refusal != nil {
+		return nil, requestParams{}, refusal
+	}
+	if refusal := checkTemperature(c.temperature); refusal != nil {
+		return nil, requestParams{}, refusal
+	}
+	callable := c.tools
+	if c.mute {
+		callable = nil
+	}
+	wishes := readWishes(c.messages)
+	var prompts []prompt
+	for choice := range c.choices {
+		prompts = append(prompts, prompt{tokens, s.plan(tokens, wishes, callable, c.limits, choice)})
+	}
+	return prompts, requestParams{maxTokens: c.limits.max, n: c.choices}, nil
+}
+
+// check refuses a conversation that no server with this model takes.
+func (s *Server) check(c conversation) *apiError {
+	if refusal := s.checkModel(c.model); refusal != nil {
+		return refusal
+	}
+	if len(c.messages) == 0 {
+		return badRequest("", "Cannot apply chat template to an empty conversation. Provide at least one message.")
+	}
+	return nil
+}
+
 // checkModel refuses a model that is not served. An empty name means the only model.
 func (s *Server) checkModel(name string) *apiError {
 	if name == "" {
@@ -159,15 +211,16 @@ func (s *Server) checkModel(name string) *apiError {
 const noLimit = math.MinInt
 
 // maxTokens checks a request's max tokens and cuts it to the room that the prompt leaves, without an
-// error. unset is the value of a request that has none.
-func (s *Server) maxTokens(asked, prompt, unset int) (int, *apiError) {
+// error.
+func (s *Server) maxTokens(asked, prompt int) (int, *apiError) {
+	room := s.params.ModelLen() - prompt
 	if asked == noLimit {
-		asked = unset
+		return room, nil
 	}
 	if asked < 1 {
 		return 0, badRequest("max_tokens", "max_tokens must be at least 1, got %d. (parameter=max_tokens, value=%d)", asked, asked)
 	}
-	return min(asked, s.room(prompt)), nil
+	return min(asked, room), nil
 }
 
 func checkTemperature(t float64) *apiError {
@@ -176,6 +229,21 @@ func checkTemperature(t float64) *apiError {
 	}
 	value := pythonFloat(t)
 	return badRequest("temperature", "temperature must be in [0, 2], got %s. (parameter=temperature, value=%s)", value, value)
+}
+
+// maxChoices bounds n. The engine allows 16,384; here every choice is made up beforehand.
+const maxChoices = 128
+
+func checkChoices(n int, temperature float64) *apiError {
+	switch {
+	case n < 1:
+		return badRequest("n", "n must be at least 1, got %d.", n)
+	case n > maxChoices:
+		return badRequest("n", "n must be at most %d, got %d.", maxChoices, n)
+	case n > 1 && temperature == 0:
+		return badRequest("", "n must be 1 when using greedy sampling, got %d.", n)
+	}
+	return nil
 }
 
 // charactersPerToken is the length of the longest token of the vocabulary, <|endoftext|>: a
@@ -225,9 +293,6 @@ func (s *Server) checkLength(tokens int) *apiError {
 		"which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. "+
 		"(parameter=input_tokens, value=%d)", limit, seen, seen)
 }
-
-// room is how many tokens an answer to a prompt may have at most.
-func (s *Server) room(prompt int) int { return s.params.ModelLen() - prompt }
 
 // whole waits until every sequence is done and returns the reasons why each ended.
 func (g *generation) whole(ctx context.Context) (usage, []string, error) {

@@ -9,7 +9,7 @@ import (
 	"lmwarden/internal/enginesim"
 )
 
-// responses is POST /v1/responses. Nothing is stored, so every previous response is unknown.
+// responses is POST /v1/responses.
 func (s *Server) responses(w http.ResponseWriter, r *http.Request) {
 	b, leave, refusal := s.accept(r)
 	if refusal != nil {
@@ -17,77 +17,68 @@ func (s *Server) responses(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	b.require("input", 1) // its schema has added a field before it complains
-	model := b.text("model")
-	instructions := b.text("instructions")
-	previous := b.text("previous_response_id")
-	stream := b.flag("stream")
-	temperature := b.number("temperature", 1)
-	topP := b.number("top_p", 1)
-	most := b.integer("max_output_tokens", noLimit)
-	rawTools := b.members("tools")
-	tools := responsesTools(rawTools)
-	salt := b.text("cache_salt")
-	refusal = b.err
-	var messages []message
-	if refusal == nil {
-		messages, refusal = responsesMessages(instructions, b.fields["input"])
-	}
-	if refusal == nil {
-		refusal = s.checkModel(model)
-	}
-	if refusal == nil && previous != "" {
-		s.unknownResponse(w, previous)
-		return
-	}
-	if refusal == nil && len(messages) == 0 {
-		refusal = emptyConversation()
-	}
-	var tokens []enginesim.Token
-	if refusal == nil {
-		tokens, refusal = s.render(messages, tools)
-	}
-	if refusal == nil {
-		refusal = checkTemperature(temperature)
-	}
-	l := limits{}
-	if refusal == nil {
-		l.max, refusal = s.maxTokens(most, len(tokens), s.room(len(tokens)))
-	}
-	if refusal != nil {
+	p, q, refusal := s.readResponses(r, b)
+	switch {
+	case refusal != nil:
 		s.refuse(w, refusal)
-		return
-	}
-	callable := tools
-	if b.has("tool_choice") && string(b.fields["tool_choice"]) == `"none"` {
-		callable = nil
-	}
-	q := request{
-		salt: salt, params: requestParams{maxTokens: l.max, n: 1},
-		prompts: []prompt{{tokens, s.plan(tokens, readWishes(messages), callable, l, 0)}},
-	}
-	if s.responsesRank {
-		q.rank = r.Header.Get(rankHeader)
-	}
-	p := responsesReply{
-		s: s, body: b, id: newID("resp_"), itemID: newID("msg_"), callID: newID("call_"), created: unixNow(),
-		prompt: len(tokens), temperature: temperature, topP: topP, most: l.max, tools: echoTools(rawTools),
-	}
-	if q.prompts[0].answer.call != nil {
-		p.itemID = newID("fc_")
-	}
-	if stream {
+	case b.flag("stream"):
 		p.stream(w, r, q)
-	} else {
+	default:
 		p.whole(w, r, q)
 	}
 }
 
-func (s *Server) unknownResponse(w http.ResponseWriter, id string) {
-	s.refuse(w, &apiError{
+func (s *Server) readResponses(r *http.Request, b *body) (*responsesReply, request, *apiError) {
+	b.require("input", 1) // its schema has added a field before it complains
+	b.flag("stream")
+	instructions, previous := b.text("instructions"), b.text("previous_response_id")
+	tools := b.members("tools")
+	p := &responsesReply{
+		s: s, body: b, id: newID("resp_"), itemID: newID("msg_"), callID: newID("call_"), created: unixNow(),
+		temperature: b.number("temperature", 1), topP: b.number("top_p", 1), tools: echoTools(tools),
+	}
+	talk := conversation{
+		model:       b.text("model"),
+		tools:       responsesTools(tools),
+		mute:        b.is("tool_choice", `"none"`),
+		temperature: p.temperature,
+		choices:     1,
+		limits:      limits{max: b.integer("max_output_tokens", noLimit)},
+	}
+	q := request{salt: b.text("cache_salt")}
+	if s.responsesRank {
+		q.rank = r.Header.Get(rankHeader)
+	}
+	if b.err != nil {
+		return nil, q, b.err
+	}
+	var refusal *apiError
+	if talk.messages, refusal = responsesMessages(instructions, b.fields["input"]); refusal != nil {
+		return nil, q, refusal
+	}
+	if refusal = s.checkModel(talk.model); refusal == nil && previous != "" {
+		refusal = unknownResponse(previous)
+	}
+	if refusal != nil {
+		return nil, q, refusal
+	}
+	q.prompts, q.params, refusal = s.prepare(talk)
+	if refusal != nil {
+		return nil, q, refusal
+	}
+	if q.prompts[0].answer.call != nil {
+		p.itemID = newID("fc_")
+	}
+	p.prompt, p.most = len(q.prompts[0].tokens), q.params.maxTokens
+	return p, q, nil
+}
+
+// unknownResponse refuses every id, since nothing is stored.
+func unknownResponse(id string) *apiError {
+	return &apiError{
 		status: http.StatusNotFound, kind: "invalid_request_error", param: "response_id",
 		message: "Response with id '" + id + "' not found.",
-	})
+	}
 }
 
 // echoTools are the tools as a response object shows them.

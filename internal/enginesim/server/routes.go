@@ -57,7 +57,7 @@ func (s *Server) lookup(path string) (route, bool) {
 			id, method = base, http.MethodPost
 		}
 		if id != "" && !strings.Contains(id, "/") {
-			return route{[]string{method}, func(w http.ResponseWriter, r *http.Request) { s.unknownResponse(w, id) }}, true
+			return route{[]string{method}, func(w http.ResponseWriter, _ *http.Request) { s.refuse(w, unknownResponse(id)) }}, true
 		}
 	}
 	return route{}, false

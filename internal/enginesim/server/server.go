@@ -25,7 +25,8 @@ import (
 
 // Options describe one simulated server.
 type Options struct {
-	// Params are the engine's, usually enginesim.Preset's.
+	// Params are the engine's, usually enginesim.Preset's. Their ModelLen is the context that the server
+	// announces.
 	Params enginesim.Params
 	// Replicas is the number of ranks behind the URL; 0 is 1.
 	Replicas int
@@ -42,7 +43,8 @@ type Options struct {
 	OmitPromptTokensDetails bool
 	// APIKey guards the /v1 routes; empty lets everyone in.
 	APIKey string
-	// Speed makes time run that many times as fast; 0 is 1.
+	// Speed makes the engine's time run that many times as fast, up to 10,000; 0 is 1. Times in the
+	// metrics are those of the clock.
 	Speed float64
 	// SSEKeepAlive sends a comment on chat and completions streams after that much silence;
 	// 0 never does.
@@ -60,6 +62,8 @@ const (
 	defaultVersion      = "0.32.0"
 	defaultModel        = "sim"
 	defaultAnswerTokens = 160
+
+	maxSpeed = 10_000
 )
 
 // Server is one simulated vLLM server. It answers once Start or Serve was called.
@@ -110,8 +114,8 @@ func New(o Options) (*Server, error) {
 	if o.Replicas < 1 {
 		errs = append(errs, fmt.Errorf("replicas is %d: it must be at least 1", o.Replicas))
 	}
-	if !(o.Speed > 0 && o.Speed <= 1e6) {
-		errs = append(errs, fmt.Errorf("speed is %g: it must be above 0 and at most 1e6", o.Speed))
+	if !(o.Speed > 0 && o.Speed <= maxSpeed) { // NaN fails every comparison
+		errs = append(errs, fmt.Errorf("speed is %g: it must be above 0 and at most %d", o.Speed, maxSpeed))
 	}
 	if o.AnswerTokens < 1 {
 		errs = append(errs, fmt.Errorf("answer tokens is %d: it must be at least 1", o.AnswerTokens))
@@ -168,7 +172,8 @@ func (s *Server) Stop() {
 	s.running.Wait()
 }
 
-// Handler answers as the simulated server does, on connections that somebody else holds.
+// Handler answers as the simulated server does, on connections that somebody else holds. Where the original
+// cuts a connection it panics with http.ErrAbortHandler, which net/http understands.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
 
 // Serve starts the engine and answers on l until ctx ends. Then it closes l and every connection
@@ -190,10 +195,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		},
 	}
 	s.Start()
-	ended := context.AfterFunc(ctx, func() { web.Close() })
+	disarm := context.AfterFunc(ctx, func() { web.Close() })
 	err := web.Serve(l)
-	ended()
-	web.Close()
+	disarm()
+	web.Close() // when it was the listener that failed
 	s.Stop()
 	connections.Wait()
 	if errors.Is(err, http.ErrServerClosed) {

@@ -94,7 +94,7 @@ func (n *network) rawReply(t *testing.T, raw []byte) []byte {
 	return reply
 }
 
-func presetForFuzz(f *testing.F) enginesim.Params {
+func fastPreset(f *testing.F) enginesim.Params {
 	p, err := enginesim.Preset("tiny-fast")
 	if err != nil {
 		f.Fatal(err)

@@ -70,7 +70,7 @@ func chooseCall(w wishes, offered []tool) (*toolCall, bool) {
 		var s schema
 		arguments = "{}"
 		if json.Unmarshal(t.parameters, &s) == nil && s.kind() == "object" {
-			arguments = string(appendJSON(nil, s.least("", 0), spaced))
+			arguments = string(appendJSON(nil, new(example).of(s, ""), spaced))
 		}
 	}
 	// Spelled as the chat template will print the call when it comes back in the
@@ -107,45 +107,38 @@ func (s schema) kind() string {
 	return "string"
 }
 
-// maxDepth stops a schema that refers to itself without end.
-const maxDepth = 16
+// example makes up the smallest value that a schema allows. It stops to grow after some
+// parts, since a schema can ask for more than anyone wants to send.
+type example struct{ parts int }
 
-// least returns the smallest value that the schema allows for a field called name.
-func (s schema) least(name string, depth int) any {
+const maxParts = 1000
+
+// of returns a value for a field called name.
+func (e *example) of(s schema, name string) any {
+	if e.parts++; e.parts > maxParts {
+		return nil
+	}
 	switch {
 	case len(s.Const) > 0:
 		return s.Const
 	case len(s.Enum) > 0:
 		return s.Enum[0]
-	case len(s.AnyOf) > 0 && depth < maxDepth:
-		return s.AnyOf[0].least(name, depth+1)
-	case len(s.OneOf) > 0 && depth < maxDepth:
-		return s.OneOf[0].least(name, depth+1)
+	case len(s.AnyOf) > 0:
+		return e.of(s.AnyOf[0], name)
+	case len(s.OneOf) > 0:
+		return e.of(s.OneOf[0], name)
 	}
 	switch s.kind() {
 	case "object":
 		v := object{}
 		for _, key := range s.Required {
-			if depth < maxDepth {
-				v = append(v, field{key, s.Properties[key].least(key, depth+1)})
+			if e.parts < maxParts {
+				v = append(v, field{key, e.of(s.Properties[key], key)})
 			}
 		}
 		return v
 	case "array":
-		v := list{}
-		if s.Items == nil || depth >= maxDepth {
-			return v
-		}
-		if isCommand(name) {
-			if s.Items.kind() == "string" && !strings.HasSuffix(name, "s") {
-				return list{"echo", "hi"} // one command as its words
-			}
-			return append(v, s.Items.least(strings.TrimSuffix(name, "s"), depth+1))
-		}
-		for range s.MinItems {
-			v = append(v, s.Items.least(name, depth+1))
-		}
-		return v
+		return e.array(s, name)
 	case "integer", "number":
 		if s.Minimum != nil && *s.Minimum > 1 {
 			return json.Number(strconv.FormatFloat(math.Ceil(*s.Minimum), 'f', -1, 64))
@@ -160,6 +153,23 @@ func (s schema) least(name string, depth int) any {
 		return "echo hi"
 	}
 	return "hi"
+}
+
+func (e *example) array(s schema, name string) list {
+	v := list{}
+	if s.Items == nil {
+		return v
+	}
+	if isCommand(name) {
+		if s.Items.kind() == "string" && !strings.HasSuffix(name, "s") {
+			return list{"echo", "hi"} // one command as its words
+		}
+		return append(v, e.of(*s.Items, strings.TrimSuffix(name, "s")))
+	}
+	for len(v) < s.MinItems && e.parts < maxParts {
+		v = append(v, e.of(*s.Items, name))
+	}
+	return v
 }
 
 func isCommand(name string) bool {
