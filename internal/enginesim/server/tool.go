@@ -36,7 +36,10 @@ func (t tool) template() object {
 
 // shells are the names under which agent clients offer a command line. Running a
 // harmless command is the call that every one of them accepts without a question.
-var shells = []string{"bash", "exec_command", "shell", "shell_command", "local_shell", "run_shell_command", "run_commands", "run_command", "execute_command", "terminal"}
+var shells = []string{
+	"bash", "exec_command", "shell", "shell_command", "local_shell", "run_shell_command", "run_commands", "run_command",
+	"execute_command", "terminal",
+}
 
 // chooseCall answers a tool marker with a call of one of the offered tools; false when
 // none fits.
