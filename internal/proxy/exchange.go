@@ -42,7 +42,7 @@ type exchange struct {
 	rec     Record
 
 	facts *llmapi.Facts // nil on routes whose bodies are not read
-	body  []byte        // as it goes to the engine
+	body  []byte        // as the client sent it
 	turn  *session.Turn
 	lease lease
 
@@ -53,6 +53,7 @@ type exchange struct {
 
 	started   bool // status and headers are on their way to the client
 	streaming bool // they announce events of a dialect
+	inside    bool // what was sent ends within an event
 	settled   bool
 	cut       bool // the connection must not look cleanly ended
 }
@@ -87,23 +88,21 @@ func (x *exchange) prepare() *failure {
 	if h.stopping.Load() {
 		return stopping()
 	}
-	body, f := h.readBody(x.w, x.r)
-	x.rec.BytesIn = int64(len(body))
+	var f *failure
+	x.body, f = h.readBody(x.w, x.r)
+	x.rec.BytesIn = int64(len(x.body))
+	if f == nil {
+		f = x.parse()
+	}
 	if f != nil {
 		return f
 	}
-	if f := x.parse(body); f != nil {
-		return f
-	}
-	asked := ""
-	if x.facts != nil {
-		asked = x.facts.Model
-	}
+	asked := x.asked()
 	model, ok := h.models.lookup(asked)
 	if !ok {
 		return unknownModel(asked, h.names())
 	}
-	name, served := model.names()
+	name := model.Name()
 	x.rec.Model = name
 	rank, err := pin(x.r.Header)
 	if err != nil {
@@ -121,13 +120,8 @@ func (x *exchange) prepare() *failure {
 		Pin:          rank,
 		Path:         x.route.path,
 	}
-	x.body = body
 	if x.facts != nil {
 		req.Tokens = int64(x.facts.TextBytes / bytesPerToken)
-		if asked == "" {
-			served = "" // the engine knows its only model as well as we do
-		}
-		x.body = x.facts.Splice(body, served, true)
 	}
 	if x.lease, err = model.acquire(x.r.Context(), req); err != nil {
 		if x.r.Context().Err() != nil {
@@ -141,16 +135,24 @@ func (x *exchange) prepare() *failure {
 }
 
 // parse reads the body's facts where it is JSON.
-func (x *exchange) parse(body []byte) *failure {
+func (x *exchange) parse() *failure {
 	if x.r.Method != http.MethodPost || x.route.api == llmapi.RouteOther && !x.hasJSON() {
 		return nil
 	}
-	facts, err := llmapi.Parse(x.route.api, body)
+	facts, err := llmapi.Parse(x.route.api, x.body)
 	if err != nil {
 		return badRequest("%v", err)
 	}
 	x.facts, x.rec.Stream = facts, facts.Stream
 	return nil
+}
+
+// asked is the model that the client named, empty for none.
+func (x *exchange) asked() string {
+	if x.facts == nil {
+		return ""
+	}
+	return x.facts.Model
 }
 
 func (x *exchange) hasJSON() bool {
@@ -186,10 +188,15 @@ func (x *exchange) run() {
 			return
 		}
 		failed := replicaName(x.rec.Decision)
-		if errors.Is(err, errSilent) || x.rec.Attempts > furtherTries || x.retry(err) != nil {
-			x.fail(unanswered(err, failed, x.rec.Attempts))
+		if !errors.Is(err, errSilent) && x.rec.Attempts <= furtherTries && x.retry(err) == nil {
+			continue
+		}
+		if gone := x.r.Context().Err(); gone != nil { // while it was held for another replica
+			x.settle(Cancelled, fmt.Errorf("%w: %w", errGone, gone))
 			return
 		}
+		x.fail(unanswered(err, failed, x.rec.Attempts))
+		return
 	}
 }
 
@@ -215,7 +222,11 @@ func (x *exchange) attempt() (*http.Response, func(), error) {
 	if d := x.h.limits.FirstByte; d > 0 {
 		x.watch = time.AfterFunc(d, func() { cancel(errSilent) })
 	}
-	target := x.lease.Target()
+	target, model := x.lease.target(x.asked())
+	body := x.body
+	if x.facts != nil {
+		body = x.facts.Splice(body, model, true)
+	}
 	header := outbound(x.r, x.route.api, x.rec.RequestID, target)
 	to := engineURL(target.Base, x.route.path, x.r.URL)
 	res, err := x.h.engines.send(ctx, func(ctx context.Context) *http.Request {
@@ -223,8 +234,8 @@ func (x *exchange) attempt() (*http.Response, func(), error) {
 			Method: x.r.Method, URL: to, Host: to.Host, Header: header,
 			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		}).WithContext(ctx)
-		if len(x.body) > 0 {
-			req.Body, req.ContentLength = newReplay(x.body), int64(len(x.body))
+		if len(body) > 0 {
+			req.Body, req.ContentLength = newReplay(body), int64(len(body))
 		}
 		return req
 	})

@@ -30,17 +30,19 @@ func (m poolModels) all() []backend {
 
 type poolBackend struct{ *pool.Pool }
 
-func (b poolBackend) names() (name, served string) {
-	v := b.View()
-	return v.Name, v.ServedName
-}
-
 func (b poolBackend) acquire(ctx context.Context, r pool.Request) (lease, error) {
 	l, err := b.Acquire(ctx, r)
 	if err != nil {
-		return nil, err // a nil *Lease must not become a lease
+		return nil, err
 	}
-	return l, nil
+	return poolLease{l}, nil
+}
+
+type poolLease struct{ *pool.Lease }
+
+func (l poolLease) target(asked string) (pool.Target, string) {
+	t := l.Target()
+	return t, t.Model(asked)
 }
 
 // serveLocal answers what needs no engine.

@@ -103,14 +103,16 @@ type models interface {
 }
 
 type backend interface {
-	names() (name, served string)
+	Name() string
 	View() pool.View
 	acquire(context.Context, pool.Request) (lease, error)
 }
 
 type lease interface {
 	Decision() routing.Decision
-	Target() pool.Target
+	// target is where the attempt in force goes, and the name by which to ask there
+	// for the model that the client called asked.
+	target(asked string) (pool.Target, string)
 	FirstByte()
 	Retry(err error) error
 	End(routing.Outcome)

@@ -75,7 +75,8 @@ func (x *exchange) relayStream(res *http.Response) error {
 		}
 		read := buf[:held+n]
 		end := completeEvents(read)
-		if len(read) == streamBuffer && end == 0 {
+		inside := end == 0 && len(read) == streamBuffer
+		if inside {
 			end = len(read)
 		}
 		if events := read[:end]; end > 0 {
@@ -97,6 +98,7 @@ func (x *exchange) relayStream(res *http.Response) error {
 			if aborted {
 				return x.broken(errAborted)
 			}
+			x.inside = inside
 			held = copy(buf[:], read[end:])
 		} else {
 			held = len(read)
@@ -261,7 +263,11 @@ func (x *exchange) broken(err error) error {
 		return nil
 	}
 	if x.streaming {
-		n, _ := x.write(llmapi.ErrorEvent(x.route.api, "replica "+replicaName(x.rec.Decision)+" "+describe(err)))
+		event := llmapi.ErrorEvent(x.route.api, "replica "+replicaName(x.rec.Decision)+" "+describe(err))
+		if x.inside {
+			event = append([]byte("\n\n"), event...)
+		}
+		n, _ := x.write(event)
 		x.rec.BytesOut += int64(n)
 	}
 	x.settle(EngineError, err)

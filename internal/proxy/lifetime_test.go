@@ -1,0 +1,367 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lmwarden/internal/routing"
+)
+
+// A client that leaves takes its request at the engine with it, at once.
+func TestClientLeaves(t *testing.T) {
+	chat := scripts["/v1/chat/completions"]
+	tests := []struct {
+		name, body string
+		begin      string // what the engine sends before the client leaves
+	}{
+		{"stream, before headers", chat.body, ""},
+		{"no stream, before headers", chatBody, ""},
+		{"in the middle of a stream", chat.body, chat.events[0]},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			arrived, gone := make(chan bool), make(chan bool)
+			g := newGateway(t, Limits{}, engine(t, func(w http.ResponseWriter, r *http.Request) {
+				io.Copy(io.Discard, r.Body)
+				if tt.begin != "" {
+					w.Header().Set("Content-Type", "text/event-stream")
+					io.WriteString(w, tt.begin)
+					w.(http.Flusher).Flush()
+				}
+				close(arrived)
+				<-r.Context().Done()
+				close(gone)
+			}))
+			ctx, leave := context.WithCancel(t.Context())
+			req, err := http.NewRequestWithContext(ctx, "POST", g.url+"/v1/chat/completions", strings.NewReader(tt.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error)
+			go func() {
+				res, err := g.client.Do(req)
+				if err == nil {
+					first := make([]byte, len(tt.begin))
+					_, err = io.ReadFull(res.Body, first)
+					leave()
+					res.Body.Close()
+				}
+				done <- err
+			}()
+			<-arrived
+			if tt.begin == "" {
+				leave()
+			}
+			<-done
+			select {
+			case <-gone:
+			case <-time.After(5 * time.Second):
+				t.Fatal("the engine still works after 5 s")
+			}
+			rec := g.record(t)
+			status := statusCancelled
+			if tt.begin != "" {
+				status = 200
+			}
+			if rec.Outcome != Cancelled || rec.Status != status || rec.Attempts != 1 {
+				t.Errorf("record: %+v", rec)
+			}
+			if l := g.model.leases[0]; l.outcome.OK || len(l.retries) > 0 {
+				t.Errorf("lease: %+v", l)
+			}
+			g.settled(t)
+		})
+	}
+}
+
+func TestClientLeavesWithinItsBody(t *testing.T) {
+	g := newGateway(t, Limits{}, refusing(t))
+	c, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nContent-Length: 100\r\n\r\n{")
+	c.Close()
+	if rec := g.record(t); rec.Outcome != Cancelled || rec.Status != statusCancelled || rec.Attempts != 0 {
+		t.Errorf("record: %+v", rec)
+	}
+}
+
+func TestStoppingRefusesNewRequestsAndFinishesOpenOnes(t *testing.T) {
+	script := scripts["/v1/messages"]
+	next := make(chan bool)
+	g := newGateway(t, Limits{}, engine(t, func(w http.ResponseWriter, r *http.Request) {
+		streamed(script.events[:2]...)(w, r)
+		<-next
+		io.WriteString(w, strings.Join(script.events[2:], ""))
+	}))
+	res, err := g.client.Post(g.url+"/v1/messages", "application/json", strings.NewReader(script.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	g.Stopping()
+	got := g.post(t, "/v1/messages", script.body)
+	if got.status != 503 || got.header.Get(headerError) != "stopping" || got.header.Get("Retry-After") != "2" || !strings.HasPrefix(got.body, `{"type":"error"`) {
+		t.Errorf("got %d %v %s", got.status, got.header, got.body)
+	}
+	close(next)
+	if b, err := io.ReadAll(res.Body); err != nil || string(b) != strings.Join(script.events, "") {
+		t.Errorf("the open stream: %v %q", err, b)
+	}
+}
+
+// 300 requests at once, of all kinds, over engines that fail in all ways: each
+// has one record and one end of its lease.
+func TestNothingLeaksUnderLoad(t *testing.T) {
+	chat, messages := scripts["/v1/chat/completions"], scripts["/v1/messages"]
+	good := engine(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/v1/messages":
+			streamed(messages.events...)(w, r)
+		case r.Header.Get("X-Stream") != "":
+			streamed(chat.events...)(w, r)
+		default:
+			answered(200, chatAnswer)(w, r)
+		}
+	})
+	reset := rawEngine(t, func(n int, c net.Conn, r *bufio.Reader) {
+		take(r)
+		if n%2 == 0 {
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"+chat.events[0])
+		}
+	})
+	g := newGateway(t, Limits{}, reset, good, refusing(t))
+	g.client.Transport.(*http.Transport).MaxIdleConnsPerHost = 50
+	const requests = 300
+	var wg sync.WaitGroup
+	for i := range requests {
+		wg.Go(func() {
+			path, body := "/v1/chat/completions", chatBody
+			header := http.Header{headerRank: {fmt.Sprint(i % 3)}}
+			switch i % 4 {
+			case 0:
+				path, body = "/v1/messages", messages.body
+			case 1:
+				body = chat.body
+				header.Set("X-Stream", "1")
+			case 2:
+				header.Set(headerRank, "x")
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			req, _ := http.NewRequestWithContext(ctx, "POST", g.url+path, strings.NewReader(body))
+			req.Header = header
+			res, err := g.client.Do(req)
+			if err != nil {
+				return
+			}
+			if i%7 == 0 {
+				cancel()
+			}
+			io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+		})
+	}
+	wg.Wait()
+	for range requests {
+		g.record(t)
+	}
+	g.settled(t)
+}
+
+// pipes is a network within a synctest bubble.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+func newPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { close(p.done); return nil }
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
+
+func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case p.conns <- server:
+		return client, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// inBubble runs a gateway in front of one engine without real time or sockets.
+func inBubble(t *testing.T, limits Limits, h http.HandlerFunc, f func(t *testing.T, g *gateway)) {
+	synctest.Test(t, func(t *testing.T) {
+		front, back := newPipes(), newPipes()
+		m := &fakeModel{name: "m", served: "m", reason: routing.Placed, bases: []*url.URL{{Scheme: "http", Host: "engine"}}}
+		g := build(t, limits, back.dial, m)
+		g.url = "http://gateway"
+		transport := &http.Transport{DialContext: front.dial}
+		g.client = &http.Client{Transport: transport}
+		engine, server := &http.Server{Handler: h}, g.Server()
+		var wg sync.WaitGroup
+		wg.Go(func() { engine.Serve(back) })
+		wg.Go(func() { server.Serve(front) })
+		f(t, g)
+		transport.CloseIdleConnections()
+		server.Close()
+		g.Close()
+		engine.Close()
+		wg.Wait()
+		g.settled(t)
+	})
+}
+
+func silent(begin string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		if begin != "" {
+			streamed(begin)(w, r)
+		}
+		<-r.Context().Done()
+	}
+}
+
+func TestAnEngineThatNeverAnswersTimesOut(t *testing.T) {
+	ways := map[string]http.HandlerFunc{
+		"no headers": silent(""),
+		"headers only": func(w http.ResponseWriter, r *http.Request) {
+			streamed()(w, r)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		},
+	}
+	for name, h := range ways {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Limits{FirstByte: time.Minute}, h, func(t *testing.T, g *gateway) {
+				start := time.Now()
+				got := g.post(t, "/v1/chat/completions", chatStream)
+				if got.status != 504 || got.header.Get(headerError) != "engine-timeout" {
+					t.Errorf("got %d %v %s", got.status, got.header, got.body)
+				}
+				if d := time.Since(start); d != time.Minute {
+					t.Errorf("after %v", d)
+				}
+				if rec := g.record(t); rec.Outcome != EngineError || rec.Attempts != 1 || len(g.model.leases[0].retries) > 0 {
+					t.Errorf("record: %+v", rec)
+				}
+			})
+		})
+	}
+}
+
+func TestAStreamThatFallsSilentIsFailed(t *testing.T) {
+	begin := scripts["/v1/messages"].events[0]
+	inBubble(t, Limits{Idle: 20 * time.Second}, silent(begin), func(t *testing.T, g *gateway) {
+		start := time.Now()
+		failed(t, "/v1/messages", g.post(t, "/v1/messages", strings.ReplaceAll(messagesBody, "claude-x", "m")), begin)
+		if d := time.Since(start); d != 20*time.Second {
+			t.Errorf("after %v", d)
+		}
+		if rec := g.record(t); rec.Outcome != EngineError || rec.Error != errSilent.Error() {
+			t.Errorf("record: %+v", rec)
+		}
+	})
+}
+
+func TestSlowStreamsAreNotCut(t *testing.T) {
+	script := scripts["/v1/chat/completions"]
+	slow := func(w http.ResponseWriter, r *http.Request) {
+		for _, e := range script.events {
+			time.Sleep(19 * time.Second) // the bubble's time
+			streamed(e)(w, r)
+		}
+	}
+	inBubble(t, Limits{FirstByte: 20 * time.Second, Idle: 20 * time.Second}, slow, func(t *testing.T, g *gateway) {
+		if got := g.post(t, "/v1/chat/completions", script.body); got.body != strings.Join(script.events, "") || got.err != nil {
+			t.Errorf("%v %q", got.err, got.body)
+		}
+		if rec := g.record(t); rec.TTFB != 19*time.Second || rec.Duration != 95*time.Second {
+			t.Errorf("record: %+v", rec)
+		}
+	})
+}
+
+func TestAClientThatNeverReadsIsDropped(t *testing.T) {
+	flood := func(w http.ResponseWriter, r *http.Request) {
+		for r.Context().Err() == nil {
+			streamed(scripts["/v1/chat/completions"].events[1])(w, r)
+		}
+	}
+	inBubble(t, Limits{ClientStall: time.Minute}, flood, func(t *testing.T, g *gateway) {
+		res, err := g.client.Post(g.url+"/v1/chat/completions", "application/json", strings.NewReader(chatStream))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		start := time.Now()
+		rec := <-g.records
+		if d := time.Since(start); d < time.Minute || d > 2*time.Minute || rec.Outcome != Cancelled {
+			t.Errorf("after %v: %+v", d, rec)
+		}
+	})
+}
+
+func TestABodyThatStallsIsRefused(t *testing.T) {
+	inBubble(t, Limits{}, silent(""), func(t *testing.T, g *gateway) {
+		body, w := io.Pipe()
+		defer w.Close()
+		go w.Write([]byte("{"))
+		req, err := http.NewRequest("POST", g.url+"/v1/chat/completions", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := g.do(t, req); got.status != 408 {
+			t.Errorf("got %d %s", got.status, got.body)
+		}
+		if rec := g.record(t); rec.Outcome != ClientError || rec.Duration != 30*time.Second {
+			t.Errorf("record: %+v", rec)
+		}
+	})
+}
+
+func TestOneLogLineWithoutPromptOrCredentials(t *testing.T) {
+	g := newGateway(t, Limits{}, engine(t, answered(200, chatAnswer)))
+	g.model.key = "engine-secret"
+	g.post(t, "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"private words"}]}`,
+		"Authorization", "Bearer client-secret", "X-Session-Id", "session-secret", "User-Agent", "somebody/1.2")
+	line := <-g.lines
+	if len(g.lines) > 0 {
+		t.Errorf("another line: %s", <-g.lines)
+	}
+	for _, want := range []string{
+		"msg=request", "request_id=req-", "path=/v1/chat/completions", "status=200", "outcome=ok", "model=m", "conversation=c-",
+		"source=x-session-id", "client=somebody", "replica=0", "reason=placed", "attempts=1", "ttfb_ms=", "duration_ms=",
+		"prompt_tokens=20", "cached_tokens=16", "completion_tokens=4", "bytes_in=", "bytes_out=",
+	} {
+		if !strings.Contains(line, want) {
+			t.Errorf("no %s in %s", want, line)
+		}
+	}
+	for _, secret := range []string{"private", "secret"} {
+		if strings.Contains(line, secret) {
+			t.Errorf("%q is in the log: %s", secret, line)
+		}
+	}
+}
