@@ -94,7 +94,7 @@ func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
 	g.clients = g.proxy.Server()
 
 	console, err := web.New(web.Options{
-		Pools:         web.PoolsOf(g.models),
+		Pools:         g.consolePools,
 		Conversations: g.table,
 		Metrics:       telemetry.Handler(registry, log),
 		Log:           log,
@@ -152,6 +152,31 @@ func warnings(cfg *config.Config) []string {
 		all = append(all, fmt.Sprintf("The admin listener on %s is open to the network and asks for no login (admin.open is true).", cfg.Admin.Listen))
 	}
 	return all
+}
+
+// consolePools are the pools for the console. What an operator does to a
+// conversation is noted in the table, so that it is saved.
+func (g *Gateway) consolePools() []web.Pool {
+	pools := web.PoolsOf(g.models)()
+	for i, p := range pools {
+		pools[i] = notedPool{p, g.table}
+	}
+	return pools
+}
+
+type notedPool struct {
+	web.Pool
+	table *session.Table
+}
+
+func (p notedPool) Release(k session.Key) bool {
+	defer p.table.Changed(k)
+	return p.Pool.Release(k)
+}
+
+func (p notedPool) Move(k session.Key, replica int) error {
+	defer p.table.Changed(k)
+	return p.Pool.Move(k, replica)
 }
 
 // ready says why the gateway takes no requests; nil when it does.

@@ -38,12 +38,15 @@ func poolGauges(models *pool.Set) []telemetry.Pool {
 		g := telemetry.Pool{Model: v.Name, EngineInFlight: v.Routing.InFlight, Waiting: -1}
 		for _, r := range v.Replicas {
 			g.EngineInFlight -= r.InFlight
-			if !r.Observed.IsZero() && !r.Load.Stale {
+			if !r.Observed.IsZero() && !r.Load.Stale && r.Load.Waiting >= 0 {
 				g.Waiting = max(g.Waiting, 0) + r.Load.Waiting
 			}
 			g.Replicas = append(g.Replicas, telemetry.Replica{
 				InFlight: r.InFlight, Conversations: r.LiveConversations, ScrapeAge: r.ScrapeAge,
 			})
+		}
+		if v.Waiting > 0 {
+			g.Waiting = max(g.Waiting, 0) + v.Waiting
 		}
 		all = append(all, g)
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"lmwarden/internal/pool"
@@ -28,8 +29,12 @@ const (
 type store struct {
 	file   *session.File
 	log    *slog.Logger
-	homes  map[string][]routing.Home // loaded and not restored yet, by model; restore's only
-	failed bool                      // the last save failed; run's only
+	failed bool // the last save failed; run's only
+
+	mu sync.Mutex
+	// loaded are homes as they were saved, by model, until their pool was seen;
+	// guarded by mu. Its inner maps do not change.
+	loaded map[string]map[session.Key][]byte
 }
 
 // openStore loads what an earlier process saved in dir and keeps it up to date
@@ -39,13 +44,14 @@ func openStore(dir string, table *session.Table, log *slog.Logger) (*store, erro
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data folder: %w; give another one with --data", err)
 	}
-	path := filepath.Join(dir, conversationsFile)
-	homes := map[string][]routing.Home{} // by model
+	s := &store{log: log, loaded: map[string]map[session.Key][]byte{}}
 	collect := func(model string, k session.Key, data []byte) {
-		if h, err := decodeHome(routing.Key(k), data); err == nil {
-			homes[model] = append(homes[model], h)
+		if s.loaded[model] == nil {
+			s.loaded[model] = map[session.Key][]byte{}
 		}
+		s.loaded[model][k] = data
 	}
+	path := filepath.Join(dir, conversationsFile)
 	file, loaded, err := session.OpenFile(path, table, time.Now(), collect)
 	if err != nil && !errors.Is(err, fs.ErrPermission) {
 		aside := fmt.Sprintf("%s.unreadable-%d", path, time.Now().Unix())
@@ -53,33 +59,52 @@ func openStore(dir string, table *session.Table, log *slog.Logger) (*store, erro
 		if err := os.Rename(path, aside); err != nil {
 			return nil, fmt.Errorf("move the unreadable conversation table aside: %w", err)
 		}
-		clear(homes)
 		file, loaded, err = session.OpenFile(path, table, time.Now(), collect)
 	}
 	if err != nil {
 		return nil, err
 	}
 	log.Info("conversation table loaded", "path", path, "conversations", loaded.Conversations, "expired", loaded.Expired, "cut", loaded.Cut)
-	return &store{file: file, log: log, homes: homes}, nil
+	s.file = file
+	return s, nil
 }
 
 // restore gives a pool the homes that were saved for it. It suits
 // pool.SetOptions.Added, since a pool may appear long after the start.
 func (s *store) restore(p *pool.Pool) {
-	p.Restore(s.homes[p.Name()])
-	delete(s.homes, p.Name())
+	s.mu.Lock()
+	saved := s.loaded[p.Name()]
+	s.mu.Unlock()
+	homes := make([]routing.Home, 0, len(saved))
+	for k, data := range saved {
+		if h, err := decodeHome(routing.Key(k), data); err != nil {
+			s.log.Warn("a saved home is not readable: its conversation is placed anew", "conversation", k.Name(), "error", err.Error())
+		} else {
+			homes = append(homes, h)
+		}
+	}
+	p.Restore(homes)
+}
+
+// home is what is saved beside an identity: its home now or, while its pool has
+// not appeared, what was loaded.
+func (s *store) home(models *pool.Set, model string, k session.Key) []byte {
+	for _, p := range models.Pools() {
+		if p.Name() == model {
+			s.mu.Lock()
+			delete(s.loaded, model) // the pool has it
+			s.mu.Unlock()
+			return encodeHome(p, k)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.loaded[model][k]
 }
 
 // run saves what changed until ctx ends, then once more.
 func (s *store) run(ctx context.Context, models *pool.Set) {
-	home := func(model string, k session.Key) []byte {
-		for _, p := range models.Pools() {
-			if p.Name() == model {
-				return encodeHome(p, k)
-			}
-		}
-		return nil
-	}
+	home := func(model string, k session.Key) []byte { return s.home(models, model, k) }
 	tick := time.NewTicker(saveEvery)
 	defer tick.Stop()
 	for {
@@ -112,7 +137,6 @@ type savedHome struct {
 	Spills    int64 `json:"s,omitempty"`
 	Moves     int64 `json:"m,omitempty"`
 	Tokens    int64 `json:"k,omitempty"`
-	Epoch     int   `json:"e,omitempty"`
 	LastSpill int   `json:"l"`
 	Seen      int64 `json:"u"` // Unix milliseconds
 }

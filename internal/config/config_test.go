@@ -239,10 +239,6 @@ w.yaml:2:9: limits.body: "64MB" is not a size; write a whole number above 0 with
 w.yaml:1:28: models[0].spill_threshold: "0" is not a spill threshold; write auto or a whole number from 1
     1 | models: [{spill_threshold: 0, engines: [{url: http://127.0.0.1:8000}]}]
       |                            ^`},
-		{"URL with the API's path", "models: [{engines: [{url: http://a:8000/v1/}]}]", `
-w.yaml:1:27: models[0].engines[0].url: "http://a:8000/v1/" names the API; write the engine's base address without /v1
-    1 | models: [{engines: [{url: http://a:8000/v1/}]}]
-      |                           ^`},
 		{"tab", "log:\n\tlevel: info", `
 w.yaml:2:1: a tab cannot indent; write spaces
     2 | 	level: info
@@ -479,7 +475,15 @@ func TestValuesAsText(t *testing.T) {
 			t.Errorf("size %q accepted as %d", in, b)
 		}
 	}
-	for _, in := range []string{"", "gpu:8000", "ftp://a", "http://", "http://a?x=1", "http://a#f", "http://a:0", "http://a:99999", "http://u:p@a", "http://a/v1", "http://a b"} {
+	for in, want := range map[string]string{
+		"http://a:8000/": "http://a:8000", "http://a/v1": "http://a", "http://a/v1/": "http://a", "http://a/llm//v1": "http://a/llm",
+	} {
+		var u URL
+		if err := u.UnmarshalText([]byte(in)); err != nil || u.String() != want {
+			t.Errorf("URL %q read as %q, %v; want %q", in, u, err, want)
+		}
+	}
+	for _, in := range []string{"", "gpu:8000", "ftp://a", "http://", "http://a?x=1", "http://a#f", "http://a:0", "http://a:99999", "http://u:p@a", "http://a b"} {
 		var u URL
 		if err := u.UnmarshalText([]byte(in)); err == nil {
 			t.Errorf("URL %q accepted as %s", in, u)

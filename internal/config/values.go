@@ -87,7 +87,7 @@ func (b *ByteSize) UnmarshalText(text []byte) error {
 }
 
 // URL is the base address of an engine: scheme, host and maybe a path, without
-// a trailing slash. The zero URL stands for none.
+// a trailing slash and without the API's /v1. The zero URL stands for none.
 type URL struct{ base url.URL }
 
 // URL is a copy in the standard library's form.
@@ -122,10 +122,8 @@ func (u *URL) UnmarshalText(text []byte) error {
 			return fmt.Errorf("%q has no valid port; allowed are 1 to 65535", text)
 		}
 	}
-	p.Path, p.RawPath = strings.TrimRight(p.Path, "/"), ""
-	if strings.HasSuffix(p.Path, "/v1") {
-		return fmt.Errorf("%q names the API; write the engine's base address without /v1", text)
-	}
+	// People paste what they give to clients.
+	p.Path, p.RawPath = strings.TrimRight(strings.TrimSuffix(strings.TrimRight(p.Path, "/"), "/v1"), "/"), ""
 	u.base = *p
 	return nil
 }
