@@ -13,9 +13,8 @@ import (
 // goes beyond it is allocated as it arrives.
 const promised = 1 << 20
 
-// drainFor bounds how long the rest of a body that is too large is read and
-// thrown away. A client that is still sending when we close sees a reset instead
-// of the 413.
+// drainFor bounds how long the rest of a refused body is read and thrown away.
+// A client that is still sending when we close sees a reset instead of our answer.
 const drainFor = 10 * time.Second
 
 // readBody reads the whole body. It must reach the end: only then does the
@@ -26,19 +25,15 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *fai
 		return nil, nil
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
-		return nil, badRequest("the body is compressed (Content-Encoding: %s); send it uncompressed", clip(e))
+		f := badRequest("the body is compressed (Content-Encoding: %s); send it uncompressed", clip(e))
+		f.close, f.unread = true, true
+		return nil, f
 	}
 	limit := h.limits.MaxBody
-	rc := http.NewResponseController(w)
 	if r.ContentLength > limit {
-		// A client that waits for "100 Continue" has sent nothing; one that does not
-		// is in the middle of sending.
-		if r.Header.Get("Expect") == "" && r.ContentLength <= 2*limit {
-			drain(rc, r.Body, r.ContentLength)
-		}
-		return nil, tooLarge(limit)
+		return nil, tooLarge(limit) // before a client that waits for "100 Continue" sends it
 	}
-
+	rc := http.NewResponseController(w)
 	size := min(8<<10, limit+1)
 	if r.ContentLength >= 0 {
 		size = min(r.ContentLength, promised)
@@ -50,12 +45,13 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *fai
 				break
 			}
 			if int64(len(buf)) > limit {
-				drain(rc, r.Body, limit)
 				return nil, tooLarge(limit)
 			}
 			buf = grow(buf, r.ContentLength, limit)
 		}
-		setReadDeadline(rc, h.limits.BodyStall)
+		if d := h.limits.BodyStall; d > 0 {
+			_ = rc.SetReadDeadline(time.Now().Add(d)) // the server takes it away at the body's end
+		}
 		n, err := r.Body.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
 		if err == io.EOF {
@@ -65,8 +61,6 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *fai
 			return nil, h.bodyFailure(r, err)
 		}
 	}
-	// The server's own watch on the connection runs under the same deadline.
-	setReadDeadline(rc, 0)
 	if int64(len(buf)) > limit {
 		return nil, tooLarge(limit)
 	}
@@ -84,20 +78,11 @@ func grow(buf []byte, declared, limit int64) []byte {
 	return next
 }
 
-func drain(rc *http.ResponseController, body io.Reader, n int64) {
-	if rc.SetReadDeadline(time.Now().Add(drainFor)) == nil {
-		io.CopyN(io.Discard, body, n)
+// drain reads what a client goes on sending after it was refused.
+func (h *Handler) drain(rc *http.ResponseController, body io.Reader) {
+	if rc.Flush() == nil && rc.SetReadDeadline(time.Now().Add(drainFor)) == nil {
+		_, _ = io.CopyN(io.Discard, body, h.limits.MaxBody)
 	}
-}
-
-// setReadDeadline gives the client's next bytes a time limit; zero takes it
-// away. Writers without deadlines are those of tests.
-func setReadDeadline(rc *http.ResponseController, d time.Duration) {
-	var t time.Time
-	if d > 0 {
-		t = time.Now().Add(d)
-	}
-	_ = rc.SetReadDeadline(t)
 }
 
 func (h *Handler) bodyFailure(r *http.Request, err error) *failure {

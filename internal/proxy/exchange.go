@@ -338,6 +338,9 @@ func (x *exchange) fail(f *failure) {
 	x.started, x.rec.Status = true, f.code()
 	// An error here is the client's end; there is nothing left to tell it.
 	_ = f.write(x.w, dialectOf(x.r, x.route))
+	if f.unread && x.r.ContentLength != 0 {
+		x.h.drain(x.control, x.r.Body)
+	}
 }
 
 // settle fixes the outcome. Only the first call counts.

@@ -25,7 +25,8 @@ type failure struct {
 	llmapi.Error
 	status int    // when it is not the one of the kind
 	allow  string // methods, for a 405
-	close  bool   // the rest of the request is not worth reading
+	close  bool   // the connection ends with this answer
+	unread bool   // the client may still be sending
 	// cause is for operators; it may hold addresses. It defaults to the message.
 	cause   error
 	outcome Outcome
@@ -48,13 +49,13 @@ func clientGone(cause error) *failure {
 
 func tooLarge(limit int64) *failure {
 	f := fail(llmapi.KindTooLarge, ClientError, "the request body is larger than this gateway's limit of %d bytes", limit)
-	f.close = true
+	f.close, f.unread = true, true
 	return f
 }
 
 func stopping() *failure {
 	f := fail(llmapi.KindStopping, GatewayError, "the gateway is stopping; try again in a moment")
-	f.RetryAfter, f.close = retrySoon, true
+	f.RetryAfter, f.close, f.unread = retrySoon, true, true
 	return f
 }
 

@@ -35,6 +35,7 @@ type fakeModel struct {
 	key          string
 	reason       routing.Reason
 	refuse       error
+	panics       bool
 
 	mu       sync.Mutex
 	requests []pool.Request
@@ -93,7 +94,12 @@ func (l *fakeLease) target(string) (pool.Target, string) {
 	return t, l.model.served
 }
 
-func (l *fakeLease) FirstByte() { l.first++ }
+func (l *fakeLease) FirstByte() {
+	if l.model.panics {
+		panic("on purpose")
+	}
+	l.first++
+}
 
 func (l *fakeLease) Retry(err error) error {
 	l.retries = append(l.retries, err)

@@ -180,6 +180,20 @@ func TestNothingLeaksUnderLoad(t *testing.T) {
 	g.settled(t)
 }
 
+func TestAPanicIsRecordedAndReleasesTheLease(t *testing.T) {
+	g := newGateway(t, Limits{}, engine(t, answered(200, chatAnswer)))
+	g.model.panics = true
+	res, err := g.client.Post(g.url+"/v1/chat/completions", "application/json", strings.NewReader(chatBody))
+	if err == nil {
+		res.Body.Close()
+		t.Errorf("got %d", res.StatusCode)
+	}
+	if rec := g.record(t); rec.Outcome != GatewayError || !strings.Contains(rec.Error, "on purpose") {
+		t.Errorf("record: %+v", rec)
+	}
+	g.settled(t)
+}
+
 // pipes is a network within a synctest bubble.
 type pipes struct {
 	conns chan net.Conn
@@ -299,6 +313,29 @@ func TestSlowStreamsAreNotCut(t *testing.T) {
 		}
 		if rec := g.record(t); rec.TTFB != 19*time.Second || rec.Duration != 95*time.Second {
 			t.Errorf("record: %+v", rec)
+		}
+	})
+}
+
+// An agent thinks between its turns; its connection must still be good after.
+func TestIdleClientConnectionsStayOpen(t *testing.T) {
+	script := scripts["/v1/chat/completions"]
+	inBubble(t, Limits{}, streamed(script.events...), func(t *testing.T, g *gateway) {
+		dials := 0
+		transport := g.client.Transport.(*http.Transport)
+		dial := transport.DialContext
+		transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dials++
+			return dial(ctx, network, addr)
+		}
+		for _, idle := range []time.Duration{0, time.Minute, 10 * time.Minute} {
+			time.Sleep(idle) // the bubble's time
+			if got := g.post(t, "/v1/chat/completions", script.body); got.status != 200 || got.err != nil {
+				t.Errorf("after %v: %d %v", idle, got.status, got.err)
+			}
+		}
+		if dials != 1 {
+			t.Errorf("%d connections were needed", dials)
 		}
 	})
 }

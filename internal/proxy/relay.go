@@ -26,6 +26,7 @@ var (
 	errTruncated = errors.New("the engine's answer ended early")
 	errBusy      = errors.New("the engine answered 503")
 	errNotJSON   = errors.New("the engine's answer is not JSON")
+	errNoHTTP    = errors.New("the engine does not speak plain HTTP")
 	errReported  = errors.New("the engine reported an error in its answer")
 )
 
@@ -42,6 +43,8 @@ func (x *exchange) relay(res *http.Response) error {
 	x.streaming = false
 	generated := x.route.api.Generates() && res.StatusCode/100 == 2
 	switch {
+	case res.StatusCode < 200: // a switch of protocols that nobody asked for
+		return &unsent{errNoHTTP}
 	case x.route.api == llmapi.RouteOther, res.Header.Get("Content-Encoding") != "":
 		return x.relayRaw(res, nil)
 	case generated && kind == "text/event-stream":

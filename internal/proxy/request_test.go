@@ -318,53 +318,64 @@ func send(t *testing.T, g *gateway, head string, body func(io.Writer)) *http.Res
 	return res
 }
 
-type endless struct{}
+// spaces is an endless run of white space.
+type spaces struct{}
 
-func (endless) Read(b []byte) (int, error) {
-	for i := range b {
-		b[i] = ' '
+var blank = strings.Repeat(" ", 64<<10)
+
+func (spaces) Read(b []byte) (int, error) { return copy(b, blank), nil }
+
+// sized is a request whose body has exactly so many bytes.
+func sized(t *testing.T, g *gateway, size int64, framing string) *http.Request {
+	t.Helper()
+	const open, end = `{"model":"org/Served"`, "}"
+	body := io.MultiReader(strings.NewReader(open), io.LimitReader(spaces{}, size-int64(len(open+end))), strings.NewReader(end))
+	req, err := http.NewRequest("POST", g.url+"/v1/messages", io.NopCloser(body))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return len(b), nil
+	if framing != "chunked" {
+		req.ContentLength = size
+	}
+	if framing == "expect" {
+		req.Header.Set("Expect", "100-continue")
+	}
+	return req
 }
 
 func TestBodiesUpToTheLimitPassAndLargerOnesAreRefused(t *testing.T) {
-	got := make(chan int, 1)
+	got := make(chan int64, 1)
 	e := engine(t, func(w http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
-		got <- int(n)
+		got <- n
 		answered(200, messagesAnswer)(w, r)
 	})
-	g := newGateway(t, Limits{}, e)
-	limit := g.limits.MaxBody
-	if limit != 64<<20 {
-		t.Fatalf("the default limit is %d", limit)
-	}
-	for _, extra := range []int64{-1, 0, 1} {
-		for _, framing := range []string{"length", "chunked", "expect"} {
-			t.Run(fmt.Sprintf("%+d/%s", extra, framing), func(t *testing.T) {
-				size := limit + extra
-				body := io.MultiReader(strings.NewReader(`{"model":"org/Served"`), io.LimitReader(endless{}, size-22), strings.NewReader("}"))
-				req, err := http.NewRequest("POST", g.url+"/v1/messages", io.NopCloser(body))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if framing != "chunked" {
-					req.ContentLength = size
-				}
-				if framing == "expect" {
-					req.Header.Set("Expect", "100-continue")
-				}
-				res := g.do(t, req)
-				if extra <= 0 {
-					if res.status != 200 || <-got != int(size) {
-						t.Errorf("%d bytes: %d %s", size, res.status, res.body)
+	for _, limit := range []int64{32 << 10, 128 << 10, 2 << 20} {
+		g := newGateway(t, Limits{MaxBody: limit}, e)
+		for _, size := range []int64{limit - 1, limit, limit + 1, limit + 100<<10} {
+			for _, framing := range []string{"length", "chunked", "expect"} {
+				t.Run(fmt.Sprintf("%d/%d/%s", limit, size, framing), func(t *testing.T) {
+					res := g.do(t, sized(t, g, size, framing))
+					if size <= limit {
+						if res.status != 200 || <-got != size {
+							t.Errorf("got %d %s", res.status, res.body)
+						}
+						return
 					}
-					return
-				}
-				if res.status != 413 || res.header.Get(headerError) != "too-large" || !strings.Contains(res.body, "67108864") || !strings.HasPrefix(res.body, `{"type":"error"`) {
-					t.Errorf("%d bytes: %d %s", size, res.status, res.body)
-				}
-			})
+					if res.status != 413 || res.header.Get(headerError) != "too-large" || !strings.Contains(res.body, fmt.Sprint(limit)) || !strings.HasPrefix(res.body, `{"type":"error"`) {
+						t.Errorf("got %d %s", res.status, res.body)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestTheDefaultLimitIs64MiB(t *testing.T) {
+	g := newGateway(t, Limits{}, refusing(t))
+	for _, framing := range []string{"length", "chunked"} {
+		if res := g.do(t, sized(t, g, 64<<20+1, framing)); res.status != 413 || !strings.Contains(res.body, "67108864") {
+			t.Errorf("%s: %d %s", framing, res.status, res.body)
 		}
 	}
 }

@@ -275,3 +275,18 @@ func TestTheEnginesOwnErrorEventPasses(t *testing.T) {
 		t.Errorf("record: %+v", rec)
 	}
 }
+
+func TestInterimAnswersAreLeftOut(t *testing.T) {
+	g := newGateway(t, Limits{}, rawEngine(t, func(_ int, c net.Conn, r *bufio.Reader) {
+		take(r)
+		fmt.Fprintf(c, "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(chatAnswer), chatAnswer)
+		r.Peek(1)
+	}))
+	got := g.post(t, "/v1/chat/completions", chatBody)
+	if got.status != 200 || got.body != chatAnswer || got.header.Get("Link") != "" {
+		t.Errorf("got %d %v %s", got.status, got.header, got.body)
+	}
+	if rec := g.record(t); rec.Status != 200 || rec.Outcome != OK {
+		t.Errorf("record: %+v", rec)
+	}
+}
