@@ -101,6 +101,19 @@ func New(o Options) (*Table, error) {
 	return t, nil
 }
 
+// Withdraw takes back an Identify whose request was refused before it began: a
+// conversation that it made, and that no request has begun since, leaves again.
+func (t *Table) Withdraw(id Identity) {
+	if !id.New {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.rows[id.Key]; r != nil && r.turns == 0 && r.open == 0 {
+		t.remove(r)
+	}
+}
+
 // Turn is one open request of a conversation. While it is open the conversation
 // stays in the table. A nil Turn is valid and does nothing.
 type Turn struct {

@@ -301,3 +301,19 @@ func TestTableIsSafeForConcurrentUse(t *testing.T) {
 type discard struct{}
 
 func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+func TestWithdrawnRequestsLeaveNothing(t *testing.T) {
+	tab := table(t, Options{})
+	refused := named(tab, start, "refused")
+	tab.Withdraw(refused)
+	if tab.Len() != 0 || len(tab.nodes) != 0 {
+		t.Errorf("%d conversations and %d places in the chain after a refused first request, want none", tab.Len(), len(tab.nodes))
+	}
+	first := named(tab, start, "a")
+	tab.Begin(start, first, "m").End(start, llmapi.Usage{})
+	tab.Withdraw(named(tab, start, "a")) // a later turn
+	tab.Withdraw(first)                  // begun since
+	if tab.Len() != 1 {
+		t.Error("a conversation with a turn was withdrawn")
+	}
+}
