@@ -39,7 +39,7 @@ func BenchmarkAgainstReverseProxy(b *testing.B) {
 	}
 	for _, c := range cases {
 		b.Run(c.name, func(b *testing.B) {
-			engine := engine(b, c.engine)
+			engine := fakeEngine(b, c.engine)
 			u, _ := url.Parse(engine)
 			m := &fakeModel{name: "m", served: "claude-x", reason: routing.Placed, bases: []*url.URL{u}}
 			g := serve(b, Limits{}, m)

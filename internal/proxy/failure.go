@@ -79,7 +79,10 @@ func unknownModel(name string, known []string) *failure {
 }
 
 func badPin(err error, replicas int) *failure {
-	if replicas == 1 {
+	switch replicas {
+	case 0: // not known yet
+		return badRequest("%v; it takes the index of a replica, from 0", err)
+	case 1:
 		return badRequest("%v; the only replica is 0", err)
 	}
 	return badRequest("%v; allowed are 0 to %d", err, replicas-1)

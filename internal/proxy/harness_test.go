@@ -284,8 +284,8 @@ func (g *gateway) do(t testing.TB, req *http.Request, header ...string) answer {
 	return answer{res.StatusCode, res.Header, string(b), err}
 }
 
-// engine starts a fake engine.
-func engine(t testing.TB, h http.HandlerFunc) string {
+// fakeEngine starts an engine that answers with h.
+func fakeEngine(t testing.TB, h http.HandlerFunc) string {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)

@@ -31,7 +31,7 @@ func TestClientLeaves(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			arrived, gone := make(chan bool), make(chan bool)
-			g := newGateway(t, Limits{}, engine(t, func(w http.ResponseWriter, r *http.Request) {
+			g := newGateway(t, Limits{}, fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
 				io.Copy(io.Discard, r.Body)
 				if tt.begin != "" {
 					w.Header().Set("Content-Type", "text/event-stream")
@@ -100,7 +100,7 @@ func TestClientLeavesWithinItsBody(t *testing.T) {
 func TestStoppingRefusesNewRequestsAndFinishesOpenOnes(t *testing.T) {
 	script := scripts["/v1/messages"]
 	next := make(chan bool)
-	g := newGateway(t, Limits{}, engine(t, func(w http.ResponseWriter, r *http.Request) {
+	g := newGateway(t, Limits{}, fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
 		streamed(script.events[:2]...)(w, r)
 		<-next
 		io.WriteString(w, strings.Join(script.events[2:], ""))
@@ -125,7 +125,7 @@ func TestStoppingRefusesNewRequestsAndFinishesOpenOnes(t *testing.T) {
 // has one record and one end of its lease.
 func TestNothingLeaksUnderLoad(t *testing.T) {
 	chat, messages := scripts["/v1/chat/completions"], scripts["/v1/messages"]
-	good := engine(t, func(w http.ResponseWriter, r *http.Request) {
+	good := fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/v1/messages":
 			streamed(messages.events...)(w, r)
@@ -181,7 +181,7 @@ func TestNothingLeaksUnderLoad(t *testing.T) {
 }
 
 func TestAPanicIsRecordedAndReleasesTheLease(t *testing.T) {
-	g := newGateway(t, Limits{}, engine(t, answered(200, chatAnswer)))
+	g := newGateway(t, Limits{}, fakeEngine(t, answered(200, chatAnswer)))
 	g.model.panics = true
 	res, err := g.client.Post(g.url+"/v1/chat/completions", "application/json", strings.NewReader(chatBody))
 	if err == nil {
@@ -379,7 +379,7 @@ func TestABodyThatStallsIsRefused(t *testing.T) {
 }
 
 func TestOneLogLineWithoutPromptOrCredentials(t *testing.T) {
-	g := newGateway(t, Limits{}, engine(t, answered(200, chatAnswer)))
+	g := newGateway(t, Limits{}, fakeEngine(t, answered(200, chatAnswer)))
 	g.model.key = "engine-secret"
 	g.post(t, "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"private words"}]}`,
 		"Authorization", "Bearer client-secret", "X-Session-Id", "session-secret", "User-Agent", "somebody/1.2")

@@ -25,7 +25,7 @@ type seen struct {
 
 // watched is an engine that keeps what it receives.
 func watched(t testing.TB, into chan<- seen, h http.HandlerFunc) string {
-	return engine(t, func(w http.ResponseWriter, r *http.Request) {
+	return fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
 		into <- seen{r.Method + " " + r.RequestURI, r.Header, string(b)}
 		h(w, r)
@@ -172,7 +172,7 @@ func TestPinsAreTranslatedToTheEnginesRank(t *testing.T) {
 }
 
 func TestDecisionHeaders(t *testing.T) {
-	g := newGateway(t, Limits{}, engine(t, answered(200, chatAnswer)))
+	g := newGateway(t, Limits{}, fakeEngine(t, answered(200, chatAnswer)))
 	tests := []struct {
 		path, body string
 		reason     routing.Reason
@@ -345,7 +345,7 @@ func sized(t *testing.T, g *gateway, size int64, framing string) *http.Request {
 
 func TestBodiesUpToTheLimitPassAndLargerOnesAreRefused(t *testing.T) {
 	got := make(chan int64, 1)
-	e := engine(t, func(w http.ResponseWriter, r *http.Request) {
+	e := fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		got <- n
 		answered(200, messagesAnswer)(w, r)

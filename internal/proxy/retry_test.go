@@ -55,16 +55,16 @@ func TestFailureBeforeTheFirstByteIsRetriedElsewhere(t *testing.T) {
 			return resetting(t, &n, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(chatAnswer), chatAnswer[:20]))
 		}, false},
 		{"body cut without a length", func(t *testing.T) string {
-			return engine(t, answered(200, chatAnswer[:50]))
+			return fakeEngine(t, answered(200, chatAnswer[:50]))
 		}, false},
 		{"no HTTP", func(t *testing.T) string { return resetting(t, &n, "hello\r\n\r\n") }, false},
-		{"aborted answer", func(t *testing.T) string { return engine(t, answered(200, chatAborted)) }, false},
+		{"aborted answer", func(t *testing.T) string { return fakeEngine(t, answered(200, chatAborted)) }, false},
 		{"aborted stream", func(t *testing.T) string {
-			return engine(t, streamed(data(`{"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}`, "[DONE]")...))
+			return fakeEngine(t, streamed(data(`{"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}`, "[DONE]")...))
 		}, true},
-		{"empty stream", func(t *testing.T) string { return engine(t, streamed()) }, true},
+		{"empty stream", func(t *testing.T) string { return fakeEngine(t, streamed()) }, true},
 		{"HTML", func(t *testing.T) string {
-			return engine(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "<html>It works!</html>") })
+			return fakeEngine(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "<html>It works!</html>") })
 		}, false},
 	}
 	for _, tt := range tests {
@@ -74,7 +74,7 @@ func TestFailureBeforeTheFirstByteIsRetriedElsewhere(t *testing.T) {
 			if tt.stream {
 				body, good, want = chat.body, streamed(chat.events...), strings.Join(chat.events, "")
 			}
-			g := newGateway(t, Limits{}, tt.broken(t), engine(t, good))
+			g := newGateway(t, Limits{}, tt.broken(t), fakeEngine(t, good))
 			got := g.post(t, "/v1/chat/completions", body)
 			if got.status != 200 || got.body != want || got.err != nil {
 				t.Errorf("got %d %v %q", got.status, got.err, got.body)
@@ -124,7 +124,7 @@ func TestAtMostThreeServersAreTried(t *testing.T) {
 }
 
 func TestAnAnswerThatIsAbortedEverywhereIsAnError(t *testing.T) {
-	g := newGateway(t, Limits{}, engine(t, answered(200, chatAborted)), engine(t, answered(200, chatAborted)))
+	g := newGateway(t, Limits{}, fakeEngine(t, answered(200, chatAborted)), fakeEngine(t, answered(200, chatAborted)))
 	got := g.post(t, "/v1/chat/completions", chatBody)
 	if got.status != http.StatusBadGateway || !strings.Contains(got.body, "short") {
 		t.Errorf("got %d %q", got.status, got.body)
@@ -139,7 +139,7 @@ func TestTheEnginesOwnErrorsPassUnchangedAfterOneAttempt(t *testing.T) {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			var n atomic.Int32
 			body := fmt.Sprintf(`{"error": {"message":"no","code":%d}}`, status)
-			e := engine(t, counted(&n, answered(status, body, "Retry-After", "7", "X-Should-Retry", "false")))
+			e := fakeEngine(t, counted(&n, answered(status, body, "Retry-After", "7", "X-Should-Retry", "false")))
 			g := newGateway(t, Limits{}, e, e)
 			got := g.post(t, "/v1/chat/completions", chatStream)
 			if got.status != status || got.body != body || got.header.Get("Retry-After") != "7" || got.header.Get("X-Should-Retry") != "false" {
@@ -166,9 +166,9 @@ func TestABusyEngineIsReplacedOnce(t *testing.T) {
 	const busy = `{"error":{"message":"The engine is currently busy","code":503}}`
 	var n atomic.Int32
 	full := func(header ...string) string {
-		return engine(t, counted(&n, answered(503, busy, header...)))
+		return fakeEngine(t, counted(&n, answered(503, busy, header...)))
 	}
-	free := engine(t, counted(&n, answered(200, chatAnswer)))
+	free := fakeEngine(t, counted(&n, answered(200, chatAnswer)))
 	tests := []struct {
 		name       string
 		engines    []string
@@ -245,7 +245,7 @@ func TestAConnectionThatTheEngineClosedCostsNothing(t *testing.T) {
 func TestUnreadAnswersPassByteForByte(t *testing.T) {
 	var accept string
 	sound := strings.Repeat("\x00\xff", 50_000)
-	g := newGateway(t, Limits{}, engine(t, func(w http.ResponseWriter, r *http.Request) {
+	g := newGateway(t, Limits{}, fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
 		accept = r.Header.Get("Accept-Encoding")
 		io.Copy(io.Discard, r.Body)
 		w.Header().Set("Content-Type", "audio/wav")

@@ -19,7 +19,7 @@ func TestEventsArriveOneByOne(t *testing.T) {
 	for path, script := range scripts {
 		t.Run(strings.TrimPrefix(path, "/v1/"), func(t *testing.T) {
 			next := make(chan bool)
-			g := newGateway(t, Limits{}, engine(t, func(w http.ResponseWriter, r *http.Request) {
+			g := newGateway(t, Limits{}, fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
 				io.Copy(io.Discard, r.Body)
 				w.Header().Set("Content-Type", "text/event-stream")
 				for _, e := range script.events {
@@ -75,7 +75,7 @@ func TestStreamIsTheSameHoweverItIsSplit(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			t.Parallel()
 			step := size
-			g := newGateway(t, Limits{}, engine(t, func(w http.ResponseWriter, r *http.Request) {
+			g := newGateway(t, Limits{}, fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
 				io.Copy(io.Discard, r.Body)
 				w.Header().Set("Content-Type", "text/event-stream")
 				for rest := whole; rest != ""; {
@@ -115,7 +115,7 @@ func TestUsageIsAskedForAndTakenOutAgain(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var atEngine string
-			g := newGateway(t, Limits{}, engine(t, func(w http.ResponseWriter, r *http.Request) {
+			g := newGateway(t, Limits{}, fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
 				b, _ := io.ReadAll(r.Body)
 				atEngine = string(b)
 				streamed(script.events...)(w, r)
@@ -211,7 +211,7 @@ func TestAStreamWithoutItsEndIsAFailure(t *testing.T) {
 	for path, script := range scripts {
 		t.Run(strings.TrimPrefix(path, "/v1/"), func(t *testing.T) {
 			begin := script.events[:len(script.events)-1]
-			g := newGateway(t, Limits{}, engine(t, streamed(begin...)))
+			g := newGateway(t, Limits{}, fakeEngine(t, streamed(begin...)))
 			failed(t, path, g.post(t, path, script.body), strings.Join(begin, ""))
 			if rec := g.record(t); rec.Outcome != EngineError {
 				t.Errorf("record: %+v", rec)
@@ -239,7 +239,7 @@ func TestAnAbortedStreamDoesNotLookFinished(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			begin, seen := strings.Join(tt.events[:tt.sent], ""), make(chan bool)
-			g := newGateway(t, Limits{}, engine(t, func(w http.ResponseWriter, r *http.Request) {
+			g := newGateway(t, Limits{}, fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
 				streamed(begin)(w, r)
 				<-seen
 				io.WriteString(w, strings.Join(tt.events[tt.sent:], ""))
@@ -266,7 +266,7 @@ func TestAnAbortedStreamDoesNotLookFinished(t *testing.T) {
 func TestTheEnginesOwnErrorEventPasses(t *testing.T) {
 	script := scripts["/v1/chat/completions"]
 	events := append(script.events[:2:2], data(`{"error":{"message":"boom","type":"InternalServerError","code":500}}`, `[DONE]`)...)
-	g := newGateway(t, Limits{}, engine(t, streamed(events...)))
+	g := newGateway(t, Limits{}, fakeEngine(t, streamed(events...)))
 	got := g.post(t, "/v1/chat/completions", script.body)
 	if want := strings.Join(events, ""); got.body != want || got.err != nil {
 		t.Errorf("%v; %s", got.err, cmp.Diff(want, got.body))
