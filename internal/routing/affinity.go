@@ -7,10 +7,10 @@ const (
 	// nearlyFull is the share of the KV cache in use from which a replica is
 	// avoided: the next prompt would push out running requests.
 	nearlyFull = 0.9
-	// extendsMargin is how many requests more than the least loaded replica the
-	// home of a continued history may have: reading a history again costs more
-	// than waiting beside two others.
-	extendsMargin = 2
+	// historyMargin is how many requests more than the lightest replica the one
+	// that holds a history may have: reading a history again costs more than
+	// waiting beside two others.
+	historyMargin = 2
 	// parentMargin is the same for a parent's home. A sub-agent shares little
 	// with its parent, and a fan-out has to spread.
 	parentMargin = 1
@@ -23,12 +23,12 @@ type affinity struct{}
 
 func (p affinity) choose(c *Core, q *query) choice {
 	if q.home == None {
-		return compared(c, p.place(c, q), false, "")
+		return compared(c, p.place(c, q), false, "") // the reason will be placed or unbound
 	}
 	f, why := c.fateAt(q)
 	switch f {
 	case leaves:
-		return compared(c, p.lightest(c, q.among), false, why)
+		return compared(c, p.place(c, q), false, why)
 	case spills:
 		return compared(c, p.spill(c, q), true, why)
 	}
@@ -50,8 +50,11 @@ func compared(c *Core, replica int, spill bool, why Why) choice {
 	return ch
 }
 
-// place chooses for a request without a home: where there is something to find
-// in the cache, while that place has room, else the lightest.
+// place chooses a home: where there is something to find in the cache, while
+// that place has room, else the lightest. What there is to find, the most first:
+// the conversation's own history up to its last spill, the history that it
+// continues, what it shares with its parent, and its own history on a server
+// whose engine chose the rank.
 func (p affinity) place(c *Core, q *query) int {
 	lightest := p.lightest(c, q.among)
 	if q.key == (Key{}) {
@@ -61,17 +64,19 @@ func (p affinity) place(c *Core, q *query) int {
 	welcome := func(i int, margin float64) bool {
 		return slices.Contains(q.among, i) && p.hasRoom(c, i) && c.pressure(i) <= least+margin
 	}
-	if welcome(q.extends, extendsMargin) {
+	if welcome(q.lastSpill, historyMargin) {
+		return q.lastSpill
+	}
+	if welcome(q.extends, historyMargin) {
 		return q.extends
 	}
 	if welcome(q.parent, parentMargin) {
 		return q.parent
 	}
 	if q.lastServer != None {
-		// Its engine chose the rank; the history is on one of them.
 		ranks := slices.DeleteFunc(slices.Clone(q.among), func(i int) bool { return c.replicas[i].server != q.lastServer })
 		if len(ranks) > 0 {
-			if i := p.lightest(c, ranks); welcome(i, extendsMargin) {
+			if i := p.lightest(c, ranks); welcome(i, historyMargin) {
 				return i
 			}
 		}

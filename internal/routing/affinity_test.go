@@ -101,6 +101,27 @@ func TestPlacementComparesInOrder(t *testing.T) {
 				b.finish(id, Outcome{OK: true})
 			}
 		}, 2},
+		{"fewer conversations at nearly equal context", func(b *box) {
+			for n, c := range []struct {
+				replica int
+				tokens  int64
+			}{{0, 10000}, {1, 4990}, {1, 4990}, {2, 20000}, {2, 10000}} {
+				r := turn(100 + n)
+				r.Pin = c.replica
+				id, _ := b.open(r)
+				b.finish(id, complete(c.tokens, 0, 0))
+			}
+		}, 0},
+		{"a context nobody knows weighs as the mean", func(b *box) {
+			for n, c := range []struct {
+				replica int
+				tokens  int64
+			}{{1, 3000}, {2, 9000}, {0, 0}} {
+				r := turn(100 + n)
+				r.Pin, r.Tokens = c.replica, c.tokens
+				b.finish(first(b.open(r)), Outcome{OK: true})
+			}
+		}, 1},
 		{"fewer conversations at equal context", func(b *box) {
 			for n, replica := range []int{0, 0, 1, 2, 2} {
 				r := turn(100 + n)
@@ -186,6 +207,8 @@ func TestPlacementComparesInOrder(t *testing.T) {
 	}
 }
 
+func first(id RequestID, _ Decision) RequestID { return id }
+
 func TestAReceiptHoldsTheNumbersCompared(t *testing.T) {
 	b := newBox(t, "affinity", separate(3))
 	b.set(2, Down)
@@ -268,6 +291,23 @@ func TestASpillLeavesTheHomeAndIsRemembered(t *testing.T) {
 	b.finishAll(full)
 	if d := b.serve(turn(0)); d.Reason != Stayed || d.Replica != 0 {
 		t.Errorf("after the pressure: %+v, want stayed at 0", d)
+	}
+}
+
+func TestALostConversationMovesWhereItSpilledWhileThatHasRoom(t *testing.T) {
+	for busy, want := range map[int]int{2: 3, 3: 1} {
+		b := newBox(t, "affinity", separate(4))
+		b.serve(turn(0)) // home 0
+		full := append(b.fill(0, 8), append(b.fill(1, 1), b.fill(2, 1)...)...)
+		if d := b.serve(turn(0)); d.Reason != Spilled || d.Replica != 3 {
+			t.Fatalf("%+v, want spilled to 3", d)
+		}
+		b.finishAll(full)
+		b.set(0, Down)
+		b.fill(3, busy)
+		if d := b.serve(turn(0)); d.Reason != Moved || d.Replica != want {
+			t.Errorf("with %d in flight at 3: %v to %d, want moved to %d", busy, d.Reason, d.Replica, want)
+		}
 	}
 }
 
@@ -452,6 +492,33 @@ func TestExtendsIsPreferredBeforeParent(t *testing.T) {
 	r.Parent, r.Extends = key(0), key(1)
 	if _, d := b.open(r); d.Replica != 3 {
 		t.Errorf("placed at %d, want 3, where the history is", d.Replica)
+	}
+}
+
+func TestAnUnboundRequestGoesByLoadAlone(t *testing.T) {
+	b := newBox(t, "affinity", separate(2))
+	b.serve(turn(0)) // home 0
+	b.fill(0, 1)
+	r := unbound()
+	r.Parent, r.Extends = key(0), key(0)
+	if _, d := b.open(r); d.Replica != 1 {
+		t.Errorf("went to %d, want 1, the least loaded", d.Replica)
+	}
+}
+
+func TestTheReceiptOfASpillHoldsTheHomeWhateverItsState(t *testing.T) {
+	b := newBox(t, "affinity", separate(3))
+	b.finishAll(b.fill(0, 1))
+	b.serve(turn(0)) // home 1
+	b.set(1, Stuck)
+	b.fill(1, 8)
+	_, d := b.open(turn(0))
+	var compared []int
+	for _, c := range d.Candidates {
+		compared = append(compared, c.Replica)
+	}
+	if d.Reason != Spilled || !slices.Equal(compared, []int{0, 1, 2}) {
+		t.Errorf("%v, compared %v; want spilled, all compared", d.Reason, compared)
 	}
 }
 

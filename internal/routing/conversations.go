@@ -49,6 +49,7 @@ func (c *Core) Release(k Key) bool {
 		return false
 	}
 	c.homes.bind(v, bond{replica: None, from: None})
+	v.lastSpill, v.lastServer = None, None
 	return true
 }
 
@@ -102,7 +103,7 @@ func (c *Core) Restore(now time.Time, homes []Home) (dropped int) {
 			continue
 		}
 		v := c.homes.add(h.Key, min(h.LastSeen.Sub(c.clock.started), c.clock.now))
-		v.bond = bond{replica: int32(h.Replica), epoch: int32(h.Epoch), served: h.Turns > 0, from: None}
+		v.bond = bond{replica: int32(h.Replica), epoch: int32(h.Epoch), from: None}
 		v.turns, v.spills, v.moves = h.Turns, h.Spills, h.Moves
 		v.tokens, v.measured = h.Tokens, h.Tokens > 0
 		if c.exists(h.LastSpill) {

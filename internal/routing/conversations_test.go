@@ -2,6 +2,7 @@ package routing_test
 
 import (
 	"cmp"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -52,9 +53,21 @@ func TestTimeThatRunsBackwardsIsTakenAsStandingStill(t *testing.T) {
 	b.serve(turn(0))
 	b.now = b.now.Add(-time.Hour)
 	b.serve(turn(1))
+	if seen, want := b.home(1).LastSeen, b.now.Add(time.Hour); !seen.Equal(want) {
+		t.Errorf("seen %v, want %v", seen, want)
+	}
 	b.now = b.now.Add(time.Hour + 9*time.Minute)
 	if v := b.view(); v.Live != 2 {
 		t.Errorf("live %d, want 2", v.Live)
+	}
+}
+
+func TestWhatIsForgottenIsNotLive(t *testing.T) {
+	b := newBoxWith(t, Options{Policy: "affinity", Replicas: separate(1), LiveFor: time.Hour, IdleFor: time.Minute})
+	b.serve(turn(0))
+	b.now = b.now.Add(time.Minute)
+	if v := b.view(); v.Known != 0 || v.Live != 0 {
+		t.Errorf("known %d, live %d; want 0", v.Known, v.Live)
 	}
 }
 
@@ -108,6 +121,38 @@ func TestReleasePlacesTheNextTurnAnew(t *testing.T) {
 	if d := b.serve(turn(0)); d.Reason != Placed || d.Replica != 1 {
 		t.Errorf("next turn %+v, want placed at 1", d)
 	}
+}
+
+func TestReleaseForgetsTheLastSpillToo(t *testing.T) {
+	b := newBox(t, "affinity", separate(2))
+	b.serve(turn(0)) // home 0
+	full := b.fill(0, 8)
+	if d := b.serve(turn(0)); d.Reason != Spilled {
+		t.Fatalf("%v, want spilled", d.Reason)
+	}
+	b.finishAll(full)
+	b.core.Release(key(0))
+	b.fill(1, 1)
+	if d := b.serve(turn(0)); d.Replica != 0 {
+		t.Errorf("placed at %d, want 0, the least loaded", d.Replica)
+	}
+}
+
+func TestForgottenConversationsMakeRoomForNewOnes(t *testing.T) {
+	b := newBoxWith(t, Options{Policy: "affinity", Replicas: separate(1), MaxConversations: 1000})
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	b.placedAt(0, 2000)
+	before := heap()
+	b.placedAt(2000, 50_000)
+	if after := heap(); after > before+1<<20 {
+		t.Errorf("heap grew from %d to %d bytes while 1000 conversations were known", before, after)
+	}
+	runtime.KeepAlive(b)
 }
 
 func TestRehomeMovesTheNextTurn(t *testing.T) {

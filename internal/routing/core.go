@@ -7,12 +7,10 @@ import (
 
 // Defaults of Options.
 const (
-	// AutoSpillThreshold is the threshold in force when it is automatic.
-	AutoSpillThreshold = 8
-
-	DefaultLiveFor          = 10 * time.Minute
-	DefaultIdleFor          = time.Hour
-	DefaultMaxConversations = 1_000_000
+	autoSpillThreshold      = 8
+	defaultLiveFor          = 10 * time.Minute
+	defaultIdleFor          = time.Hour
+	defaultMaxConversations = 1_000_000
 )
 
 // Options are what New needs.
@@ -20,7 +18,7 @@ type Options struct {
 	Replicas []Replica
 	Policy   string // a name of Policies()
 	// SpillThreshold is how many requests a home may have in flight before a
-	// request leaves it; 0 means automatic.
+	// request leaves it; 0 means automatic, which is 8.
 	SpillThreshold int
 	// LiveFor is how long after its last request a conversation counts as live;
 	// 0 means 10 minutes. What is forgotten is not live, so IdleFor bounds it.
@@ -68,14 +66,14 @@ func New(o Options) (*Core, error) {
 		return nil, fmt.Errorf("live time %v, idle time %v and %d conversations: none may be negative",
 			o.LiveFor, o.IdleFor, o.MaxConversations)
 	}
-	idleFor := orDefault(o.IdleFor, DefaultIdleFor)
+	idleFor := orDefault(o.IdleFor, defaultIdleFor)
+	liveFor := min(orDefault(o.LiveFor, defaultLiveFor), idleFor)
 	c := &Core{
 		replicas: make([]replica, len(o.Replicas)),
 		servers:  make([]server, len(o.Replicas)),
 		requests: make(map[RequestID]*request),
-		homes: newTable(len(o.Replicas), min(orDefault(o.LiveFor, DefaultLiveFor), idleFor), idleFor,
-			orDefault(o.MaxConversations, DefaultMaxConversations)),
-		among: make([]int, 0, len(o.Replicas)),
+		homes:    newTable(len(o.Replicas), liveFor, idleFor, orDefault(o.MaxConversations, defaultMaxConversations)),
+		among:    make([]int, 0, len(o.Replicas)),
 	}
 	for i, r := range o.Replicas {
 		if r.Server < 0 || r.Server >= len(o.Replicas) {
@@ -121,7 +119,7 @@ func (c *Core) SetSpillThreshold(n int) error {
 }
 
 // spillThreshold is the threshold in force.
-func (c *Core) spillThreshold() int { return orDefault(c.threshold, AutoSpillThreshold) }
+func (c *Core) spillThreshold() int { return orDefault(c.threshold, autoSpillThreshold) }
 
 // request is one open request.
 type request struct {

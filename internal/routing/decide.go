@@ -3,7 +3,7 @@ package routing
 import "slices"
 
 // decide chooses where q goes next, or says why nowhere. It counts nothing and
-// changes no conversation; dispatch does.
+// changes no conversation: dispatch puts the decision into force.
 func (c *Core) decide(q *request) (Decision, Why) {
 	home := q.home()
 	if q.Pin != None {
@@ -26,14 +26,10 @@ func (c *Core) decide(q *request) (Decision, Why) {
 	if ch.compared {
 		d.Candidates = c.receipt(&in, ch)
 	}
-	c.choices++
-	c.servers[d.Server].chosen = c.choices
-	if ch.toEngine {
-		d.Reason = Off
-		return d, ""
-	}
-	c.replicas[d.Replica].chosen = c.choices
+	c.mark(d.Server, d.Replica)
 	switch {
+	case ch.toEngine:
+		d.Reason = Off
 	case c.blind(q, d.Server):
 		d.Replica, d.Reason = None, Engine
 	case q.Key == (Key{}):
@@ -66,8 +62,7 @@ func (c *Core) decidePin(q *request, home int) (Decision, Why) {
 	case slices.Contains(q.tried, r.server):
 		return Decision{}, Failed
 	}
-	c.choices++
-	c.servers[r.server].chosen, r.chosen = c.choices, c.choices
+	c.mark(r.server, q.Pin)
 	d := Decision{Replica: q.Pin, Server: r.server, Reason: Pinned, Home: home, From: home}
 	switch {
 	case c.blind(q, r.server):
@@ -78,6 +73,16 @@ func (c *Core) decidePin(q *request, home int) (Decision, Why) {
 		d.Cold = c.cold(q.conv)
 	}
 	return d, ""
+}
+
+// mark makes a server, and its replica unless the engine picks one, the most
+// recently chosen.
+func (c *Core) mark(server, replica int) {
+	c.choices++
+	c.servers[server].chosen = c.choices
+	if replica != None {
+		c.replicas[replica].chosen = c.choices
+	}
 }
 
 // undo is what a decision changed on its conversation.
@@ -202,7 +207,7 @@ func (c *Core) blind(q *request, server int) bool {
 
 // cold tells whether the home's engine restarted since v's last turn there.
 func (c *Core) cold(v *conversation) bool {
-	return v.bond.served && v.bond.epoch > 0 && c.replicas[v.home()].load.Epoch > int(v.bond.epoch)
+	return v.bond.epoch > 0 && c.replicas[v.home()].load.Epoch > int(v.bond.epoch)
 }
 
 // receipt copies the numbers that were compared: those of the candidates, and of

@@ -25,8 +25,8 @@ type conversation struct {
 // bond ties a conversation to its home.
 type bond struct {
 	replica int32 // None when it has no home
-	epoch   int32 // of the home, at the last complete turn there
-	served  bool  // the home completed a turn of it
+	epoch   int32 // of the home, at the last complete turn there; 0 when not known
+	served  bool  // the home completed a turn of it, in the life of this process
 	// byOperator is set from an operator's move until the next turn; from is the
 	// home before.
 	byOperator bool

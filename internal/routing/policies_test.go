@@ -101,6 +101,16 @@ func TestOff(t *testing.T) {
 			t.Errorf("went to %v, want %v", went, want)
 		}
 	})
+	t.Run("idle servers of several ranks alternate", func(t *testing.T) {
+		b := newBox(t, "off", ranks(2, 2))
+		var went []int
+		for range 4 {
+			went = append(went, b.serve(unbound()).Server)
+		}
+		if want := []int{0, 1, 0, 1}; !slices.Equal(went, want) {
+			t.Errorf("went to %v, want %v", went, want)
+		}
+	})
 	t.Run("a server of four ranks gets four times as much", func(t *testing.T) {
 		b := newBox(t, "off", ranks(4, 1))
 		n := make([]int, 2)
@@ -313,25 +323,17 @@ func TestBlindRoutes(t *testing.T) {
 		}
 	})
 	t.Run("requests of unknown rank weigh on every rank of their server", func(t *testing.T) {
-		b := newBox(t, "affinity", ranks(2, 2))
-		for range 4 {
-			b.open(blind(unbound(), true, true))
-		}
-		b.fill(0, 1) // server 0: 1 + 2/2 and 2/2; server 1: 2/2 each
-		for range 2 {
-			b.open(blind(unbound(), true, true))
-		}
-		for range 3 {
-			b.open(unbound())
-		}
-		if got := b.inFlight(); slices.Max(got) != 1 || slices.Min(got) != 1 {
-			t.Errorf("in flight %v, want one each", got)
-		}
-		b2 := newBox(t, "affinity", ranks(2, 1))
-		b2.open(blind(unbound(), true, false))
-		b2.fill(2, 1)
-		if _, d := b2.open(turn(0)); d.Server != 0 {
-			t.Errorf("placed at server %d, want 0: half a request per rank is less than one", d.Server)
+		for n, want := range map[int]int{1: 0, 3: 1} {
+			b := newBox(t, "affinity", ranks(2, 1))
+			r := blind(unbound(), true, false)
+			r.Pin = 0
+			for range n {
+				b.open(r)
+			}
+			b.fill(2, 1)
+			if _, d := b.open(turn(0)); d.Server != want {
+				t.Errorf("%d/2 in flight per rank at server 0, 1 at server 1: placed at server %d, want %d", n, d.Server, want)
+			}
 		}
 	})
 	t.Run("a home is left alone, and its server used", func(t *testing.T) {

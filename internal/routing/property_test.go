@@ -344,7 +344,7 @@ func (m *machine) switchPolicy(t *rapid.T) {
 	}
 }
 
-// restore goes on with a core that was filled from the other's snapshot.
+// restore fills another core from the snapshot and compares.
 func (m *machine) restore(t *rapid.T) {
 	fresh, err := New(Options{Replicas: m.replicas, Policy: m.policy, IdleFor: propIdleFor, LiveFor: propLiveFor})
 	if err != nil {

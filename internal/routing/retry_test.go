@@ -51,28 +51,29 @@ func TestOneFailedAttemptDoesNotCostAHomeThatIsUp(t *testing.T) {
 		{"draining", Draining, Moved, Failed},
 		{"stuck", Stuck, Moved, HomeStuck},
 	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			b := newBox(t, "affinity", separate(2))
-			b.serve(turn(0)) // home 0
-			id, _ := b.open(turn(0))
-			b.set(0, test.after)
-			d := b.retry(id)
-			wantHome := 0
-			if test.wantReason == Moved {
-				wantHome = 1
-			}
-			if d.Reason != test.wantReason || d.Why != test.wantWhy || d.Replica != 1 || d.Home != wantHome || d.From != 0 {
-				t.Errorf("retry %+v, want %v (%s) at 1, home %d", d, test.wantReason, test.wantWhy, wantHome)
-			}
-			v := b.view()
-			if v.Replicas[0].Sticky != 0 || b.counted() != 2 {
-				t.Errorf("sticky at home %d, counted %d; want 0 and 2", v.Replicas[0].Sticky, b.counted())
-			}
-			if h := b.home(0); h.Turns != 2 || h.Moves+h.Spills != 1 {
-				t.Errorf("home %+v, want two turns, one move or spill", h)
-			}
-		})
+	for _, policy := range []string{"affinity", "session-hash"} {
+		for _, test := range tests {
+			t.Run(policy+"/"+test.name, func(t *testing.T) {
+				b := newBox(t, policy, separate(2))
+				home := b.serve(turn(0)).Replica
+				id, _ := b.open(turn(0))
+				b.set(home, test.after)
+				d := b.retry(id)
+				wantHome := home
+				if test.wantReason == Moved {
+					wantHome = 1 - home
+				}
+				if d.Reason != test.wantReason || d.Why != test.wantWhy || d.Replica != 1-home || d.Home != wantHome || d.From != home {
+					t.Errorf("retry %+v, want %v (%s) at %d, home %d", d, test.wantReason, test.wantWhy, 1-home, wantHome)
+				}
+				if v := b.view(); v.Replicas[home].Sticky != 0 || b.counted() != 2 {
+					t.Errorf("sticky at home %d, counted %d; want 0 and 2", v.Replicas[home].Sticky, b.counted())
+				}
+				if h := b.home(0); h.Turns != 2 || h.Moves+h.Spills != 1 {
+					t.Errorf("home %+v, want two turns, one move or spill", h)
+				}
+			})
+		}
 	}
 }
 
@@ -134,6 +135,24 @@ func TestAFailedSpillIsForgotten(t *testing.T) {
 	}
 	if h := b.home(0); h.Spills != 1 || h.LastSpill != d2.Replica || h.Replica != 0 {
 		t.Errorf("home %+v, want one spill, to %d", h, d2.Replica)
+	}
+}
+
+func TestASpillThatWasNotServedIsNotTheLastSpill(t *testing.T) {
+	b := newBox(t, "affinity", separate(3))
+	b.serve(turn(0)) // home 0
+	b.fill(0, 8)
+	served := b.serve(turn(0)).Replica
+	b.set(served, Down)
+	id, d := b.open(turn(0))
+	if d.Reason != Spilled || d.Replica == served {
+		t.Fatalf("%+v, want spilled to the third", d)
+	}
+	if d := b.retry(id); d.Reason != Stayed || d.Replica != 0 {
+		t.Errorf("retry %+v, want stayed: nothing else is left", d)
+	}
+	if h := b.home(0); h.Spills != 1 || h.LastSpill != served {
+		t.Errorf("home %+v, want one spill, to %d", h, served)
 	}
 }
 
