@@ -187,9 +187,11 @@ func (c *counts) read(s *scanner) {
 	for key := range s.members {
 		switch string(key) {
 		case "prompt_tokens", "input_tokens":
-			c.prompt, c.told = s.count(), true
+			c.told = c.told || s.peek() != 'n'
+			c.prompt = s.count()
 		case "completion_tokens", "output_tokens":
-			c.completion, c.told = s.count(), true
+			c.told = c.told || s.peek() != 'n'
+			c.completion = s.count()
 		case "prompt_tokens_details", "input_tokens_details":
 			c.readDetails(s)
 		case "cache_read_input_tokens":

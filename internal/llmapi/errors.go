@@ -94,8 +94,8 @@ func (e *Error) Write(w http.ResponseWriter, d Dialect) error {
 }
 
 // ErrorEvent is the event that fails a stream which has begun: after it the
-// stream is cut, without the dialect's regular end. It stands at the start of a
-// line; see Observer.AtBoundary.
+// stream is cut, without the dialect's regular end. It must follow a complete
+// event.
 func ErrorEvent(route Route, message string) []byte {
 	var name string
 	var data []byte

@@ -95,7 +95,7 @@ func TestErrorEvent(t *testing.T) {
 			t.Errorf("%v:\n%s\nwant\n%s", tt.route, event, tt.want)
 		}
 		o := NewObserver(tt.route)
-		if o.Observe(event); o.Ending() != EndError || !o.AtBoundary() {
+		if o.Observe(event); o.Ending() != EndError {
 			t.Errorf("%v: our own event reads as %v", tt.route, o.Ending())
 		}
 	}

@@ -66,12 +66,19 @@ func (e *BadRequest) Error() string {
 	return fmt.Sprintf("request body, byte %d: %s", e.Offset, e.Message)
 }
 
+// What is remembered of a body must not outgrow the body: real ones have some 30
+// keys at the top and some thousand messages.
+const (
+	maxKeys     = 1000
+	maxMessages = 100_000
+)
+
 // Parse reads a request's body in one pass. It refuses, always with a
 // *BadRequest, what is not one JSON object in valid UTF-8, what repeats a
 // top-level key (engines take the last of two, so checks on the first would be
-// void), what nests deeper than 512 levels, and a model or stream of the wrong
-// type. Everything else is the engine's to judge: unknown fields, blocks and
-// roles are read over.
+// void), what nests deeper than 512 levels, has more than 1,000 top-level keys or
+// 100,000 messages, and a model or stream of the wrong type. Everything else is
+// the engine's to judge: unknown fields, blocks and roles are read over.
 func Parse(route Route, body []byte) (*Facts, error) {
 	f := &Facts{Route: route}
 	r := reader{scanner: scanner{b: body}, facts: f}
@@ -109,7 +116,11 @@ func (r *reader) body() {
 	seen := make(map[string]struct{}, 16)
 	for key := range r.members {
 		if _, again := seen[string(key)]; again {
-			r.fail(r.keyAt, "the key %q appears more than once", key)
+			r.fail(r.keyAt, "the key %.60q appears more than once", key)
+			return
+		}
+		if len(seen) == maxKeys {
+			r.fail(r.keyAt, "more than %d keys", maxKeys)
 			return
 		}
 		seen[string(key)] = struct{}{}

@@ -122,6 +122,10 @@ func (r *reader) append(role Role, m *prose) {
 		r.leading.join(m)
 		return
 	}
+	if len(f.Messages) == maxMessages {
+		r.fail(r.i, "more than %d messages", maxMessages)
+		return
+	}
 	f.TextBytes += m.size
 	msg := Message{Role: role, Hash: fold(uint64(role), m.hash), Empty: m.parts == 0}
 	f.Messages = append(f.Messages, msg)

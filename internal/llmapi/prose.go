@@ -57,6 +57,17 @@ var droppedTags = [...]struct{ open, close string }{
 	{"<session_context>", "</session_context>"},
 }
 
+// droppedTag returns which of the tags opens here, or -1.
+func droppedTag(text []byte) int {
+	for i := range droppedTags {
+		// Most angle brackets are told from a tag by the next byte.
+		if tag := droppedTags[i].open; len(text) > 1 && text[1] == tag[1] && bytes.HasPrefix(text, []byte(tag)) {
+			return i
+		}
+	}
+	return -1
+}
+
 // addProse adds text in canonical form without its dropped blocks. A block that
 // is not closed is text.
 func (p *prose) addProse(text []byte) {
@@ -69,25 +80,19 @@ func (p *prose) addProse(text []byte) {
 			break
 		}
 		at += n
-		end := 0
-		for i, tag := range droppedTags {
-			if unclosed[i] || !bytes.HasPrefix(text[at:], []byte(tag.open)) {
-				continue
-			}
-			inner := at + len(tag.open)
-			if n := bytes.Index(text[inner:], []byte(tag.close)); n >= 0 {
-				end = inner + n + len(tag.close)
-			} else {
-				unclosed[i] = true
-			}
-			break
-		}
-		if end == 0 {
+		i := droppedTag(text[at:])
+		if i < 0 || unclosed[i] {
 			at++
 			continue
 		}
+		n = bytes.Index(text[at:], []byte(droppedTags[i].close))
+		if n < 0 {
+			unclosed[i] = true
+			continue
+		}
 		p.addText(text[from:at])
-		from, at = end, end
+		at += n + len(droppedTags[i].close)
+		from = at
 	}
 	p.addText(text[from:])
 }

@@ -65,8 +65,17 @@ func TestParseRefuses(t *testing.T) {
 		{"repeated model", `{"model":"a","model":"b"}`, 13, `the key "model" appears more than once`},
 		{"repeated model, escaped", `{"model":"a", "\u006dodel":"b"}`, 14, `the key "model" appears more than once`},
 		{"repeated unknown key", `{"x":1,"x":1}`, 7, `the key "x" appears more than once`},
+		{"repeated long key", `{"` + long + `":1,"` + long + `":1}`, 206, long[:60] + `" appears`},
 		{"model of the wrong type", `{"model":["m"]}`, 9, "model must be a string"},
 		{"stream of the wrong type", `{"stream":"true"}`, 10, "stream must be true or false"},
+		{"too many keys", func() string {
+			var b strings.Builder
+			for i := range maxKeys + 1 {
+				fmt.Fprintf(&b, `,"%04d":0`, i)
+			}
+			return "{" + b.String()[1:] + "}"
+		}(), 1 + 9*maxKeys, "more than 1000 keys"},
+		{"too many messages", `{"messages":[` + strings.Repeat("{},", maxMessages) + `{}]}`, 13 + 3*maxMessages + 2, "more than 100000 messages"},
 		{"one level too deep", deep(maxDepth+1, "[", "]"), 5 + maxDepth - 1, "nested deeper than 512 levels"},
 		{"objects too deep", deep(maxDepth+1, `{"b":`, "}"), 5 + 5*(maxDepth-1), "nested deeper than 512 levels"},
 		{"absurdly deep", strings.Repeat("[", 10) + strings.Repeat(`{"a":[`, 100_000), 0, "where a JSON object should be"},

@@ -1,6 +1,9 @@
 package llmapi
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // maxEvent bounds what is kept of one event. An event beyond it is read only as
 // far as it was kept: its name still counts, its usage may be lost.
@@ -58,10 +61,13 @@ func parseEvent(event []byte) (name, data []byte) {
 		case "event":
 			name = value
 		case "data":
-			if lines++; lines == 1 {
-				data = value
-			} else {
-				data = append(append(data[:len(data):len(data)], '\n'), value...)
+			switch lines++; lines {
+			case 1:
+				data = value // no copy in the common case
+			case 2:
+				data = slices.Concat(data, []byte("\n"), value)
+			default:
+				data = append(append(data, '\n'), value...)
 			}
 		}
 	}
@@ -76,7 +82,6 @@ type Observer struct {
 	route   Route
 	end     eventEnd
 	partial []byte // the unfinished event, up to maxEvent
-	inside  bool   // an event has begun and not ended
 
 	counts  counts
 	known   bool
@@ -104,14 +109,10 @@ func (o *Observer) Ending() Ending { return o.ending }
 // Comments, pings and the announcement of a response or message are none.
 func (o *Observer) Began() bool { return o.began }
 
-// AtBoundary reports whether the bytes observed end between two events, so that
-// an event of one's own may follow.
-func (o *Observer) AtBoundary() bool { return !o.inside }
-
 // Observe takes the next bytes of the stream. It returns how many of them stand
 // before the first event that showed an EndAborted or EndError: len(p) as a
-// rule, and 0 when that event began in earlier bytes. Who puts an error of its
-// own in the place of that event sends on only those.
+// rule, and 0 when that event began in earlier bytes or was seen before. Who puts
+// an error of its own in the place of that event sends on only those.
 func (o *Observer) Observe(p []byte) int {
 	if !o.route.Generates() {
 		return len(p)
@@ -128,7 +129,7 @@ func (o *Observer) Observe(p []byte) int {
 			o.partial = append(o.partial, event...)
 			event = o.partial
 		}
-		if o.inside = !ended; o.inside {
+		if !ended {
 			break
 		}
 		before := o.ending
@@ -180,14 +181,15 @@ func (o *Observer) readChoices(data []byte) {
 }
 
 // plainDelta reports whether a chunk shows, without being parsed, that it holds
-// nothing but a piece of the answer: one choice, not finished, and no usage. It
-// is the common case and may err only towards false. Inside a JSON string the
-// patterns cannot occur, since their quotes would be escaped there.
+// nothing but a piece of the answer: one choice, not finished, no usage and no
+// error. It is the common case and may err only towards false. Inside a JSON
+// string the patterns cannot occur, since their quotes would be escaped there.
 func plainDelta(data []byte) bool {
 	const finish = `"finish_reason":`
 	_, rest, found := bytes.Cut(data, []byte(finish))
 	return found && bytes.HasPrefix(rest, []byte("null")) &&
-		!bytes.Contains(rest, []byte(finish)) && !bytes.Contains(data, []byte(`"usage":`))
+		!bytes.Contains(rest, []byte(finish)) &&
+		!bytes.Contains(data, []byte(`"usage":`)) && !bytes.Contains(data, []byte(`"error"`))
 }
 
 // readMessages reads an Anthropic event.
