@@ -79,7 +79,11 @@ func configure(o ServeOptions) (*config.Config, error) {
 		override(&cfg.Models[i].Policy, o.Policy)
 	}
 	cfg.Fill()
-	return cfg, cfg.Validate(Policies())
+	err := cfg.Validate(Policies())
+	if err != nil && o.Config == "" {
+		err = UsageError{err.Error()}
+	}
+	return cfg, err
 }
 
 func override(value *string, flag string) {
