@@ -124,6 +124,7 @@ func (x *exchange) prepare() *failure {
 		req.Tokens = int64(x.facts.TextBytes / bytesPerToken)
 	}
 	if x.lease, err = model.acquire(x.r.Context(), req); err != nil {
+		h.sessions.Withdraw(id)
 		if x.r.Context().Err() != nil {
 			return clientGone(err)
 		}
