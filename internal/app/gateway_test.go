@@ -379,18 +379,24 @@ func TestMetricsCountWhatWasServed(t *testing.T) {
 	c := g.conversation("opening")
 	home := c.turn().replica()
 	c.turn()
-	page := string(g.send(http.MethodGet, g.AdminURL()+"/metrics", nil).body)
-	for _, want := range []string{
+	wanted := []string{
 		`warden_requests_total{model="tiny",outcome="ok",reason="placed",replica="` + home + `"} 1`,
 		`warden_requests_total{model="tiny",outcome="ok",reason="stayed",replica="` + home + `"} 1`,
 		`warden_in_flight{model="tiny",replica="` + home + `"} 0`,
 		`warden_conversations{model="tiny",replica="` + home + `"} 1`,
 		`warden_completion_tokens_total{model="tiny",replica="` + home + `"} 16`,
-	} {
-		if !strings.Contains(page, want+"\n") {
-			t.Errorf("the metrics page lacks %s", want)
-		}
 	}
+	// A request is counted when it has ended here, which the client does not wait
+	// for.
+	await(t, "the metrics page to count", func() error {
+		page := string(g.send(http.MethodGet, g.AdminURL()+"/metrics", nil).body)
+		for _, want := range wanted {
+			if !strings.Contains(page, want+"\n") {
+				return fmt.Errorf("it lacks %s", want)
+			}
+		}
+		return nil
+	})
 }
 
 func TestTheCardShowsTheModel(t *testing.T) {

@@ -246,11 +246,16 @@ func (g *testGateway) inFlight() (model int, replicas int) {
 	return m.InFlight, replicas
 }
 
+// checkNothingInFlight waits for the counts, since a client has its answer a
+// moment before the gateway lets go of the lease.
 func (g *testGateway) checkNothingInFlight() {
 	g.t.Helper()
-	if model, replicas := g.inFlight(); model != 0 || replicas != 0 {
-		g.t.Errorf("in flight: %d in the model, %d on replicas; want 0 after all ended", model, replicas)
-	}
+	await(g.t, "nothing to be in flight", func() error {
+		if model, replicas := g.inFlight(); model != 0 || replicas != 0 {
+			return fmt.Errorf("%d in the model, %d on replicas", model, replicas)
+		}
+		return nil
+	})
 }
 
 // conversation is a chat without an id, as plain SDKs have it.
