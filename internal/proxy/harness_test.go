@@ -165,6 +165,7 @@ type gateway struct {
 	client  *http.Client
 	records records
 	lines   lines
+	dials   int // to engines, of a gateway in a bubble
 }
 
 // lines keeps what the handler logged, a line each.
@@ -356,10 +357,10 @@ func refusing(t testing.TB) string {
 // Bodies and answers in each dialect. The answers are as vLLM sends them, cut
 // down.
 const (
-	chatBody     = `{"model":"m","messages":[{"role":"user","content":"hello"}]}`
-	chatStream   = `{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hello"}]}`
-	messagesBody = `{"model":"claude-x","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hello"}]}`
-	responsesBdy = `{"model":"m","stream":true,"input":"hello"}`
+	chatBody      = `{"model":"m","messages":[{"role":"user","content":"hello"}]}`
+	chatStream    = `{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hello"}]}`
+	messagesBody  = `{"model":"claude-x","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hello"}]}`
+	responsesBody = `{"model":"m","stream":true,"input":"hello"}`
 
 	chatAnswer     = `{"id":"chatcmpl-1","object":"chat.completion","model":"org/Served","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":20,"total_tokens":24,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":16}}}`
 	messagesAnswer = `{"id":"x","type":"message","role":"assistant","content":[{"type":"text","text":"hi"}],"stop_reason":"end_turn","usage":{"input_tokens":4,"cache_read_input_tokens":16,"output_tokens":4}}`
@@ -395,7 +396,7 @@ var scripts = map[string]struct {
 		event("message_delta", `{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"input_tokens":4,"cache_read_input_tokens":16,"cache_creation_input_tokens":0,"output_tokens":4}}`),
 		event("message_stop", `{"type":"message_stop"}`),
 	}},
-	"/v1/responses": {responsesBdy, []string{
+	"/v1/responses": {responsesBody, []string{
 		event("response.created", `{"type":"response.created","response":{"id":"resp_1","status":"in_progress"}}`),
 		event("response.output_text.delta", `{"type":"response.output_text.delta","delta":"hi"}`),
 		event("response.completed", `{"type":"response.completed","response":{"id":"resp_1","status":"completed","usage":{"input_tokens":20,"input_tokens_details":{"cached_tokens":16},"output_tokens":4,"total_tokens":24}}}`),

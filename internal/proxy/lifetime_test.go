@@ -229,11 +229,16 @@ func inBubble(t *testing.T, limits Limits, h http.HandlerFunc, f func(t *testing
 	synctest.Test(t, func(t *testing.T) {
 		front, back := newPipes(), newPipes()
 		m := &fakeModel{name: "m", served: "m", reason: routing.Placed, bases: []*url.URL{{Scheme: "http", Host: "engine"}}}
-		g := build(t, limits, back.dial, m)
+		var g *gateway
+		g = build(t, limits, func(ctx context.Context, network, addr string) (net.Conn, error) {
+			g.dials++
+			return back.dial(ctx, network, addr)
+		}, m)
 		g.url = "http://gateway"
 		transport := &http.Transport{DialContext: front.dial}
 		g.client = &http.Client{Transport: transport}
-		engine, server := &http.Server{Handler: h}, g.Server()
+		// uvicorn closes idle connections after 5 s.
+		engine, server := &http.Server{Handler: h, IdleTimeout: 5 * time.Second}, g.Server()
 		var wg sync.WaitGroup
 		wg.Go(func() { engine.Serve(back) })
 		wg.Go(func() { server.Serve(front) })
@@ -336,6 +341,22 @@ func TestIdleClientConnectionsStayOpen(t *testing.T) {
 		}
 		if dials != 1 {
 			t.Errorf("%d connections were needed", dials)
+		}
+	})
+}
+
+func TestIdleEngineConnectionsAreGivenUpBeforeTheEngineClosesThem(t *testing.T) {
+	inBubble(t, Limits{}, answered(200, chatAnswer), func(t *testing.T, g *gateway) {
+		for _, idle := range []time.Duration{0, 3900, 4100, 4900, 5000, 5100, 3900} {
+			time.Sleep(idle * time.Millisecond) // the bubble's time
+			synctest.Wait()
+			if got := g.post(t, "/v1/chat/completions", chatBody); got.status != 200 {
+				t.Errorf("after %d ms: %d %s", idle, got.status, got.body)
+			}
+			g.record(t)
+		}
+		if g.dials != 5 { // all but those after 3.9 s
+			t.Errorf("%d connections to the engine, want 5", g.dials)
 		}
 	})
 }

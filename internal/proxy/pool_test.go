@@ -92,6 +92,9 @@ func TestAConversationStaysAndMovesWhenItsHomeDies(t *testing.T) {
 	if d := cmp.Diff(want, turns); d != "" || name == "" {
 		t.Error(d)
 	}
+	if c, ok := sessions.Find(name); !ok || c.Open != 0 || c.Turns != 4 || c.PromptTokens != 20 || c.CachedTokens != 16 {
+		t.Errorf("the session table has %+v", c)
+	}
 	v := p.View()
 	if v.Routing.InFlight != 0 || v.Routing.Replicas[0].InFlight != 0 || v.Routing.Replicas[1].InFlight != 0 {
 		t.Errorf("in flight after the end: %+v", v.Routing)

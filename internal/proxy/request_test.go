@@ -285,6 +285,9 @@ func TestNoReplica(t *testing.T) {
 		if rec := g.record(t); rec.Outcome != GatewayError || rec.Status != tt.status {
 			t.Errorf("record: %+v", rec)
 		}
+		if n := g.sessions.Len(); n != 0 {
+			t.Errorf("%d conversations came of a refused request", n)
+		}
 	}
 }
 
@@ -376,6 +379,35 @@ func TestTheDefaultLimitIs64MiB(t *testing.T) {
 	for _, framing := range []string{"length", "chunked"} {
 		if res := g.do(t, sized(t, g, 64<<20+1, framing)); res.status != 413 || !strings.Contains(res.body, "67108864") {
 			t.Errorf("%s: %d %s", framing, res.status, res.body)
+		}
+	}
+}
+
+// A client that reads nothing before it has sent everything gets its answer too.
+func TestARefusedBodyMaySendItsRest(t *testing.T) {
+	const limit, size = 16 << 20, 24 << 20
+	g := newGateway(t, Limits{MaxBody: limit}, refusing(t))
+	for _, head := range []string{
+		fmt.Sprintf("Content-Length: %d", size),
+		fmt.Sprintf("Content-Length: %d\r\nExpect: 100-continue", size),
+		"Content-Encoding: gzip\r\nContent-Length: 12000000",
+	} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		io.WriteString(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\n"+head+"\r\n\r\n")
+		if _, err := io.CopyN(c, spaces{}, 12_000_000); err != nil {
+			t.Fatalf("%s: %v", head, err)
+		}
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", head, err)
+		}
+		res.Body.Close()
+		if res.StatusCode/100 != 4 {
+			t.Errorf("%s: %d", head, res.StatusCode)
 		}
 	}
 }

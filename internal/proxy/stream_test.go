@@ -276,6 +276,68 @@ func TestTheEnginesOwnErrorEventPasses(t *testing.T) {
 	}
 }
 
+// Bytes of routes that are not read pass as they come, sound for instance.
+func TestUnreadAnswersStream(t *testing.T) {
+	next := make(chan bool)
+	g := newGateway(t, Limits{}, fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
+		for range 3 {
+			io.WriteString(w, "sound")
+			w.(http.Flusher).Flush()
+			<-next
+		}
+	}))
+	res, err := g.client.Post(g.url+"/v1/audio/speech", "application/json", strings.NewReader(`{"model":"m"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	for range 3 {
+		if _, err := io.ReadFull(res.Body, make([]byte, len("sound"))); err != nil {
+			t.Fatal(err)
+		}
+		next <- true
+	}
+}
+
+// An event that is larger than the buffer passes in parts; an error event that
+// follows a part must still stand on its own.
+func TestEngineDiesWithinALargeEvent(t *testing.T) {
+	events := scripts["/v1/responses"].events
+	begin := events[0] + "event: response.output_text.delta\ndata: {\"delta\":\"" + strings.Repeat("x", 2*streamBuffer)
+	seen := make(chan bool)
+	g := newGateway(t, Limits{}, rawEngine(t, func(_ int, c net.Conn, r *bufio.Reader) {
+		take(r)
+		io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"+begin)
+		<-seen
+	}))
+	res, err := g.client.Post(g.url+"/v1/responses", "application/json", strings.NewReader(responsesBody))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	first := make([]byte, len(events[0])+streamBuffer)
+	if _, err := io.ReadFull(res.Body, first); err != nil {
+		t.Fatal(err)
+	}
+	close(seen)
+	rest, err := io.ReadAll(res.Body)
+	if !isCut(err) || !strings.Contains(string(rest), "x\n\nevent: error\ndata: {") {
+		t.Errorf("%v, ending %q", err, rest[max(0, len(rest)-300):])
+	}
+}
+
+func TestACompressedAnswerPasses(t *testing.T) {
+	const body = "\x1f\x8b compressed"
+	g := newGateway(t, Limits{}, fakeEngine(t, answered(200, body, "Content-Encoding", "gzip")))
+	got := g.post(t, "/v1/chat/completions", chatBody)
+	if got.status != 200 || got.body != body || got.header.Get("Content-Encoding") != "gzip" {
+		t.Errorf("got %d %v %q", got.status, got.header, got.body)
+	}
+	if rec := g.record(t); rec.Outcome != OK || rec.Usage.Known {
+		t.Errorf("record: %+v", rec)
+	}
+}
+
 func TestInterimAnswersAreLeftOut(t *testing.T) {
 	g := newGateway(t, Limits{}, rawEngine(t, func(_ int, c net.Conn, r *bufio.Reader) {
 		take(r)
