@@ -93,6 +93,8 @@ func TestReadAnswer(t *testing.T) {
 		{"embeddings", RouteEmbeddings, `{"data":[],"usage":{"prompt_tokens":5,"total_tokens":5}}`, uncached(5, 0, CacheAbsent), EndComplete},
 		{"cached null", RouteChat, `{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":null}}}`, uncached(5, 1, CacheNull), EndComplete},
 		{"cached absent", RouteChat, `{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{}}}`, uncached(5, 1, CacheAbsent), EndComplete},
+		{"cache read only", RouteMessages, `{"stop_reason":"end_turn","usage":{"input_tokens":5,"output_tokens":1,"cache_read_input_tokens":32}}`, counted(37, 32, 1), EndComplete},
+		{"cache creation only", RouteMessages, `{"stop_reason":"end_turn","usage":{"input_tokens":5,"output_tokens":1,"cache_creation_input_tokens":32}}`, uncached(37, 1, CacheAbsent), EndComplete},
 		{"cache read null", RouteMessages, `{"stop_reason":"end_turn","usage":{"input_tokens":5,"output_tokens":1,"cache_read_input_tokens":null,"cache_creation_input_tokens":null}}`, uncached(5, 1, CacheNull), EndComplete},
 		{"counts null", RouteChat, `{"choices":[],"usage":{"prompt_tokens":null,"completion_tokens":null}}`, Usage{}, EndComplete},
 		{"usage null", RouteChat, `{"choices":[],"usage":null}`, Usage{}, EndComplete},

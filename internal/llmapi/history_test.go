@@ -235,14 +235,18 @@ func TestSystemText(t *testing.T) {
 		}
 	})
 	t.Run("head before the cut", func(t *testing.T) {
-		pad := strings.Repeat("é", headChars-3)
-		a, b := parse(t, RouteMessages, system(`"`+pad+`one"`)), parse(t, RouteMessages, system(`"`+pad+`onE"`))
-		if a.SystemHead == b.SystemHead {
-			t.Error("the 4,096th character does not count")
-		}
-		c := parse(t, RouteMessages, system(`"`+pad+`onexyz"`))
-		if a.SystemHead != c.SystemHead {
-			t.Error("the 4,097th character counts")
+		pad := strings.Repeat("é", 4096-3)
+		for _, form := range []struct {
+			route Route
+			body  string
+		}{{RouteMessages, system(`"%s%s"`)}, {RouteChat, chat(`{"role":"system","content":"%s%s"}`)}} {
+			head := func(end string) uint64 { return parse(t, form.route, fmt.Sprintf(form.body, pad, end)).SystemHead }
+			if head("one") == head("onE") {
+				t.Errorf("%v: the 4,096th character does not count", form.route)
+			}
+			if head("one") != head("onex") {
+				t.Errorf("%v: the 4,097th character counts", form.route)
+			}
 		}
 	})
 	t.Run("none", func(t *testing.T) {

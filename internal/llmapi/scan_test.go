@@ -109,6 +109,7 @@ func TestParseAccepts(t *testing.T) {
 		`{"Model":"m","model":"m"}`,
 		"{\"a\":\"\x7f\"}",
 		`{"messages":[1,"x",null,[{}],{"role":1,"content":{"text":[[]]}}],"tools":3,"metadata":[],"max_tokens":"many"}`,
+		`{"a":[` + strings.Repeat(`[1],{"b":1},[],{},`, maxDepth) + `0]}`,
 		`{"a":` + strings.Repeat("[", maxDepth-1) + strings.Repeat("]", maxDepth-1) + `}`,
 	} {
 		if _, err := Parse(RouteChat, []byte(body)); err != nil {

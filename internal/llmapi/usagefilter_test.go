@@ -22,6 +22,7 @@ func TestUsageFilter(t *testing.T) {
 		{"no choices stays", `data: {"usage":{}}` + "\n\n", `data: {"usage":{}}` + "\n\n"},
 		{"errors stay", `data: {"error":{"message":"x"}}` + "\n\n" + done, `data: {"error":{"message":"x"}}` + "\n\n" + done},
 		{"comments stay", ": keep-alive\n\n" + usageChunk + ":\n\n", ": keep-alive\n\n:\n\n"},
+		{"frame behind a comment in its event stays", ": x\n" + usageChunk, ": x\n" + usageChunk},
 		{"not JSON stays", "data: \"choices\":[] \"usage\":{}\n\n", "data: \"choices\":[] \"usage\":{}\n\n"},
 		{"cut frame stays", chatDelta + usageChunk[:60], chatDelta + usageChunk[:60]},
 		{"cut before the blank line stays", usageChunk[:len(usageChunk)-1], usageChunk[:len(usageChunk)-1]},

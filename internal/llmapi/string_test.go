@@ -1,0 +1,58 @@
+package llmapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Strings are checked in blocks of 64 bytes: every piece must be seen for what it
+// is at every place in a block and across the end of one.
+func TestStringPiecesAtEveryOffset(t *testing.T) {
+	pieces := []string{
+		`\n`, `\"`, `\\`, `\\\\`, `\\\"`, `\\n`, `\\\n`, `\b\f\r\t\/`, `\u00e9`, `\ud83d\ude00`, `\ud83d`, `\udc00\ud83d`, `\ud83d\u0041`,
+		"é", "😀", "\x7f", "\u0080", `\u001b`, `\\u12`,
+		`\q`, `\u12`, `\u12g4`, `\ud83d\u12`, `\\\q`, "\n", "\x00", "\x1f", "\xff", "\xc3", "\xed\xa0\xbd",
+	}
+	for _, piece := range pieces {
+		for _, behind := range []int{0, 1, 70} {
+			for before := range 140 {
+				text := `"` + strings.Repeat("x", before) + piece + strings.Repeat("y", behind) + `"`
+				var want string
+				valid := json.Unmarshal([]byte(text), &want) == nil && !ownRefusal([]byte(`{"a":`+text+`}`))
+
+				s := scanner{b: []byte(text)}
+				canonical := string(s.string())
+				s.end()
+				if (s.err == nil) != valid {
+					t.Fatalf("%q: we say %v, encoding/json says valid %v", text, s.err, valid)
+				}
+				if !valid {
+					continue
+				}
+				again := scanner{b: []byte(text)}
+				if got := again.decoded(); got != want {
+					t.Fatalf("%q means %q, want %q", text, got, want)
+				}
+				var wantCanonical []byte
+				for _, r := range want {
+					wantCanonical = appendCanonical(wantCanonical, r)
+				}
+				if canonical != string(wantCanonical) {
+					t.Fatalf("%q has the canonical form %q, want %q", text, canonical, wantCanonical)
+				}
+			}
+		}
+	}
+}
+
+func TestCanonicalForm(t *testing.T) {
+	for r := range rune(0x100) {
+		form := appendCanonical(nil, r)
+		var back string
+		if err := json.Unmarshal(fmt.Appendf(nil, `"%s"`, form), &back); err != nil || back != string(r) {
+			t.Errorf("%q: %s, %v", r, form, err)
+		}
+	}
+}
