@@ -42,19 +42,32 @@ func TestTurnsOfAConversationStayAndConversationsSpread(t *testing.T) {
 }
 
 func TestABurstOfFirstTurnsSpreadsEvenly(t *testing.T) {
-	g := startGateway(t, []string{newEngine(t, 4, nil).url()}, nil).awaitReady()
-	count := map[string]int{}
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	for i := range 40 {
-		all.Go(func() {
-			r := g.post("/v1/chat/completions", []byte(fmt.Sprintf(`{"model":"tiny","messages":[{"role":"user","content":"burst %d"}],"max_tokens":64}`, i)))
-			mu.Lock()
-			defer mu.Unlock()
-			count[r.replica()]++
+	e := newEngine(t, 4, func(o *server.Options) { o.Speed = 1 })
+	g := startGateway(t, []string{e.url()}, nil).awaitReady()
+	replicas := make([]string, 40)
+	var began, ended sync.WaitGroup
+	began.Add(len(replicas))
+	for i := range replicas {
+		ended.Go(func() {
+			// Long answers, so that none ends before all have begun.
+			body := fmt.Sprintf(`{"model":"tiny","stream":true,"max_tokens":4000,"messages":[{"role":"user","content":"burst %d [[tokens 4000]]"}]}`, i)
+			res, err := g.client.Post(g.URL()+"/v1/chat/completions", "application/json", strings.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				began.Done()
+				return
+			}
+			replicas[i] = res.Header.Get("X-Warden-Replica")
+			began.Done()
+			began.Wait()
+			res.Body.Close()
 		})
 	}
-	all.Wait()
+	ended.Wait()
+	count := map[string]int{}
+	for _, r := range replicas {
+		count[r]++
+	}
 	for replica, n := range count {
 		if n != 10 {
 			t.Errorf("replica %s got %d of 40 first turns, want 10: %v", replica, n, count)
