@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"mime"
 	"net/http"
 	"net/url"
 	"runtime/debug"
@@ -51,9 +49,10 @@ type exchange struct {
 	watch *time.Timer
 	heard bool // its answer's body began
 
-	started   bool // status and headers are on their way to the client
-	streaming bool // they announce events of a dialect
-	inside    bool // what was sent ends within an event
+	length    int64 // of the answer's body, or -1 when not known beforehand
+	started   bool  // status and headers are on their way to the client
+	streaming bool  // they announce events of a dialect
+	inside    bool  // what was sent ends within an event
 	settled   bool
 	cut       bool // the connection must not look cleanly ended
 }
@@ -137,7 +136,7 @@ func (x *exchange) prepare() *failure {
 
 // parse reads the body's facts where it is JSON.
 func (x *exchange) parse() *failure {
-	if x.r.Method != http.MethodPost || x.route.api == llmapi.RouteOther && !x.hasJSON() {
+	if x.r.Method != http.MethodPost || x.route.api == llmapi.RouteOther && !isJSON(x.r.Header) {
 		return nil
 	}
 	facts, err := llmapi.Parse(x.route.api, x.body)
@@ -156,11 +155,6 @@ func (x *exchange) asked() string {
 	return x.facts.Model
 }
 
-func (x *exchange) hasJSON() bool {
-	kind, _, _ := mime.ParseMediaType(x.r.Header.Get("Content-Type"))
-	return kind == "application/json"
-}
-
 // run makes attempts until one is answered or none is left.
 func (x *exchange) run() {
 	busy := false
@@ -172,7 +166,6 @@ func (x *exchange) run() {
 			// would multiply the overload.
 			busy = true
 			if x.retry(errBusy) == nil {
-				io.CopyN(io.Discard, res.Body, 4<<10) // so that the connection can be kept
 				release()
 				continue
 			}
@@ -294,17 +287,6 @@ func (x *exchange) why(err error) error {
 		return errSilent
 	}
 	return err
-}
-
-// announce puts the engine's headers and ours on the answer, once.
-func (x *exchange) announce(res *http.Response) http.Header {
-	h := x.w.Header()
-	copyAnswer(h, res.Header)
-	if res.StatusCode == http.StatusServiceUnavailable && h["Retry-After"] == nil {
-		h["Retry-After"] = []string{strconv.Itoa(int(retrySoon / time.Second))} // vLLM's own has none
-	}
-	x.sign(h)
-	return h
 }
 
 // sign says on an answer who served it, and why there.

@@ -72,7 +72,12 @@ func notHere(r *http.Request, allow string) *failure {
 }
 
 func unknownModel(name string, known []string) *failure {
-	if name == "" {
+	switch {
+	case len(known) == 0:
+		f := fail(llmapi.KindNoReplica, GatewayError, "no engine has said yet which models it serves; try again in a moment")
+		f.RetryAfter = retrySoon
+		return f
+	case name == "":
 		return badRequest("the request names no model; this gateway serves %s", list(known))
 	}
 	return fail(llmapi.KindUnknownModel, ClientError, "the model %q does not exist; this gateway serves %s", clip(name), list(known))
@@ -163,9 +168,6 @@ func (f *failure) reason() string {
 
 // list names models for a person.
 func list(names []string) string {
-	if len(names) == 0 {
-		return "no model yet"
-	}
 	const most = 20
 	names = slices.Clone(names)
 	for i := range names {

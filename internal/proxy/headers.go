@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,8 +35,9 @@ func dropped(name string) bool {
 		return true
 	case "Authorization", "X-Api-Key", "Api-Key", "Cookie":
 		return true
-	// Expect costs a round trip at engines that ignore it.
-	case "Expect", "Content-Length", headerRank, headerRequestID:
+	case "Expect": // would cost a round trip, or a second at an engine that ignores it
+		return true
+	case "Content-Length", headerRank, headerRequestID:
 		return true
 	}
 	return false
@@ -108,16 +110,17 @@ func connectionOptions(h http.Header) []string {
 // copyAnswer puts an engine's headers on our answer. Content-Length is the
 // caller's matter.
 func copyAnswer(dst, src http.Header) {
+	hops := connectionOptions(src)
 	for name, values := range src {
 		switch name {
 		case "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Te", "Trailer",
-			"Transfer-Encoding", "Upgrade", "Content-Length", headerRequestID, headerError:
+			"Transfer-Encoding", "Upgrade", "Content-Length", headerRequestID:
 			continue
 		}
-		dst[name] = values
-	}
-	for _, name := range connectionOptions(src) {
-		dst.Del(name)
+		// An engine that is itself a gateway has its own decisions.
+		if !slices.Contains(hops, name) && !strings.HasPrefix(name, "X-Warden-") {
+			dst[name] = values
+		}
 	}
 }
 

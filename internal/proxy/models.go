@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -64,9 +65,16 @@ func (h *Handler) serveLocal(w http.ResponseWriter, r *http.Request, rt route, a
 	default:
 		f = notHere(r, allow)
 	}
-	if f != nil {
-		_ = f.write(w, dialectOf(r, rt)) // an error is the client's end
+	if f == nil {
+		return
 	}
+	_ = f.write(w, dialectOf(r, rt)) // an error is the client's end
+	h.logger.LogAttrs(r.Context(), slog.LevelInfo, "request",
+		slog.String(keyRequestID, w.Header().Get(headerRequestID)),
+		slog.String(keyPath, clip(r.URL.Path)),
+		slog.Int(keyStatus, f.code()),
+		slog.String(keyOutcome, string(f.outcome)),
+		slog.String(keyError, f.reason()))
 }
 
 // modelCard is a model as lists show it.

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"lmwarden/internal/llmapi"
@@ -39,20 +39,28 @@ func (e *unsent) Unwrap() error { return e.cause }
 // relay forwards an engine's answer. An *unsent error leaves the request open:
 // another attempt may be made. Every other ending is settled here.
 func (x *exchange) relay(res *http.Response) error {
-	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
-	x.streaming = false
+	x.streaming, x.length = false, -1
 	generated := x.route.api.Generates() && res.StatusCode/100 == 2
 	switch {
 	case res.StatusCode < 200: // a switch of protocols that nobody asked for
 		return &unsent{errNoHTTP}
 	case x.route.api == llmapi.RouteOther, res.Header.Get("Content-Encoding") != "":
 		return x.relayRaw(res, nil)
-	case generated && kind == "text/event-stream":
+	case generated && isEvents(res):
 		return x.relayStream(res)
-	case generated && kind != "application/json":
-		return &unsent{fmt.Errorf("%w, but %q", errNotJSON, clip(kind))}
+	case generated && !isJSON(res.Header):
+		return &unsent{fmt.Errorf("%w, but %q", errNotJSON, clip(res.Header.Get("Content-Type")))}
 	}
 	return x.relayWhole(res)
+}
+
+func isEvents(res *http.Response) bool { return mediaType(res.Header) == "text/event-stream" }
+
+func isJSON(h http.Header) bool { return mediaType(h) == "application/json" }
+
+func mediaType(h http.Header) string {
+	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
+	return strings.ToLower(strings.TrimSpace(kind))
 }
 
 // relayStream forwards events as they come. Only complete events pass, and each
@@ -165,7 +173,7 @@ func (x *exchange) relayWhole(res *http.Response) error {
 			outcome, cause = EngineError, errReported
 		}
 	}
-	x.announce(res).Set("Content-Length", strconv.Itoa(b.Len()))
+	x.length = int64(b.Len())
 	if x.send(res, b.Bytes()) {
 		x.settle(outcome, cause)
 	}
@@ -181,10 +189,7 @@ func (x *exchange) relayRaw(res *http.Response, head []byte) error {
 	if head == nil && n == 0 && err != nil && err != io.EOF {
 		return x.broken(err)
 	}
-	h := x.announce(res)
-	if res.ContentLength >= 0 {
-		h.Set("Content-Length", strconv.FormatInt(res.ContentLength, 10))
-	}
+	x.length = res.ContentLength
 	if !x.send(res, head) {
 		return nil
 	}
@@ -232,10 +237,18 @@ func (x *exchange) start(res *http.Response) {
 	if x.started {
 		return
 	}
-	h := x.announce(res)
-	if x.streaming {
+	h := x.w.Header()
+	copyAnswer(h, res.Header)
+	if x.length >= 0 {
+		h["Content-Length"] = []string{strconv.FormatInt(x.length, 10)}
+	}
+	if isEvents(res) {
 		h["X-Accel-Buffering"] = []string{"no"} // nginx would hold the events back
 	}
+	if res.StatusCode == http.StatusServiceUnavailable && h["Retry-After"] == nil {
+		h["Retry-After"] = []string{strconv.Itoa(int(retrySoon / time.Second))} // vLLM's own has none
+	}
+	x.sign(h)
 	x.w.WriteHeader(res.StatusCode)
 	x.started, x.rec.Status = true, res.StatusCode
 	x.body, x.facts = nil, nil

@@ -68,7 +68,7 @@ func TestRequestsReachTheEngineByteForByte(t *testing.T) {
 
 func TestWhatBelongsToTheClientStaysHere(t *testing.T) {
 	got := make(chan seen, 1)
-	e := watched(t, got, answered(200, chatAnswer, "Keep-Alive", "timeout=5", "X-Engine", "yes"))
+	e := watched(t, got, answered(200, chatAnswer, "Keep-Alive", "timeout=5", "Connection", "x-hop", "X-Hop", "1", "X-Engine", "yes", "X-Warden-Error", "no"))
 	for _, key := range []string{"", "engine-key"} {
 		t.Run("key="+key, func(t *testing.T) {
 			g := newGateway(t, Limits{}, e)
@@ -96,7 +96,7 @@ func TestWhatBelongsToTheClientStaysHere(t *testing.T) {
 					t.Errorf("%s: %s", name, d)
 				}
 			}
-			if res.header.Get("X-Request-Id") != "client-id-1" || res.header.Get("X-Engine") != "yes" || res.header.Get("Keep-Alive") != "" {
+			if res.header.Get("X-Request-Id") != "client-id-1" || res.header.Get("X-Engine") != "yes" || res.header.Get("Keep-Alive")+res.header.Get("X-Hop")+res.header.Get("X-Warden-Error") != "" {
 				t.Errorf("answer's headers: %v", res.header)
 			}
 		})
@@ -298,6 +298,14 @@ func TestRequestWithoutModelNeedsOneModel(t *testing.T) {
 	got := g.post(t, "/v1/chat/completions", `{"messages":[]}`)
 	if got.status != 400 || !strings.Contains(got.body, `\"a\", \"b\"`) {
 		t.Errorf("got %d %s", got.status, got.body)
+	}
+}
+
+func TestNoModelYet(t *testing.T) {
+	g := newGateway(t, Limits{}, refusing(t))
+	g.Handler.models = fakeModels{}
+	if got := g.post(t, "/v1/messages", chatBody); got.status != 503 || got.header.Get(headerError) != "no-replica" || got.header.Get("Retry-After") != "2" {
+		t.Errorf("got %d %v %s", got.status, got.header, got.body)
 	}
 }
 
