@@ -62,7 +62,7 @@ func (p affinity) place(c *Core, q *query) int {
 	}
 	least := c.pressure(lightest)
 	welcome := func(i int, margin float64) bool {
-		return slices.Contains(q.among, i) && p.hasRoom(c, i) && c.pressure(i) <= least+margin
+		return c.eligible(q, i) && p.hasRoom(c, i) && c.pressure(i) <= least+margin
 	}
 	if welcome(q.lastSpill, historyMargin) {
 		return q.lastSpill
@@ -88,24 +88,21 @@ func (p affinity) place(c *Core, q *query) int {
 // conversation spilled last, which holds its history up to then, else the
 // lightest.
 func (p affinity) spill(c *Core, q *query) int {
-	if slices.Contains(q.among, q.lastSpill) && p.hasRoom(c, q.lastSpill) {
+	if c.eligible(q, q.lastSpill) && p.hasRoom(c, q.lastSpill) {
 		return q.lastSpill
 	}
 	return p.lightest(c, q.among)
 }
 
-// hasRoom tells whether a replica can take a request that could go elsewhere.
-func (affinity) hasRoom(c *Core, i int) bool {
-	return c.pressure(i) < float64(c.spillThreshold()) && !(c.replicas[i].kvUsed() >= nearlyFull)
-}
-
 // lightest is the best standing among candidates.
 func (p affinity) lightest(c *Core, among []int) int {
 	mean := c.homes.meanContext()
-	best := p.standing(c, among[0], mean)
+	var a, b standing // filled in turn: copying them would cost more than the comparison
+	best, next := &a, &b
+	best.fill(c, among[0], mean)
 	for _, i := range among[1:] {
-		if s := p.standing(c, i, mean); s.before(&best) {
-			best = s
+		if next.fill(c, i, mean); next.before(best) {
+			best, next = next, best
 		}
 	}
 	return best.replica
@@ -114,7 +111,8 @@ func (p affinity) lightest(c *Core, among []int) int {
 // standing is what placement compares of a replica.
 type standing struct {
 	replica int
-	room    bool
+	// room is set under the spill threshold while the KV cache is not nearly full.
+	room bool
 	// pressure is the requests in flight: exact, and the gateway's own.
 	pressure float64
 	// context is that of the live conversations, in mean conversations and
@@ -126,13 +124,19 @@ type standing struct {
 	chosen uint64
 }
 
-func (p affinity) standing(c *Core, i int, mean float64) standing {
-	held := c.homes.heldAt(i)
-	return standing{
-		replica: i, room: p.hasRoom(c, i), pressure: c.pressure(i),
-		context: int64(held.weight(mean)/mean + 0.5), live: held.live,
-		kv: c.replicas[i].kvUsed(), chosen: c.replicas[i].chosen,
-	}
+func (s *standing) fill(c *Core, i int, mean float64) {
+	r, held := &c.replicas[i], c.homes.heldAt(i)
+	s.replica, s.chosen = i, r.chosen
+	s.pressure, s.kv = c.pressure(i), r.kvUsed()
+	s.room = s.pressure < float64(c.spillThreshold()) && !(s.kv >= nearlyFull)
+	s.context, s.live = int64(held.weight(mean)/mean+0.5), held.live
+}
+
+// hasRoom tells whether a replica can take a request that could go elsewhere.
+func (affinity) hasRoom(c *Core, i int) bool {
+	var s standing
+	s.fill(c, i, 1)
+	return s.room
 }
 
 // before compares in this order: room, requests in flight, live context, live

@@ -31,10 +31,12 @@ func BenchmarkTurn(bench *testing.B) {
 		{"placed", func(i int) Request { return turn(million + i) }},
 	}
 	b := populated(bench, "affinity", million)
+	i := 0
 	for _, c := range cases {
 		bench.Run(c.name, func(bench *testing.B) {
 			bench.ReportAllocs()
-			for i := range bench.N {
+			for range bench.N {
+				i++
 				r := c.next(i)
 				r.ID = RequestID(i)
 				b.now = b.now.Add(time.Microsecond)

@@ -213,24 +213,19 @@ func (c *Core) cold(v *conversation) bool {
 // receipt copies the numbers that were compared: those of the candidates, and of
 // a home that was found full.
 func (c *Core) receipt(in *query, ch choice) []Candidate {
-	list := make([]Candidate, 0, len(in.among)+1)
-	add := func(i int) {
+	among := in.among
+	if ch.why == HomeFull && !c.eligible(in, in.home) {
+		at, _ := slices.BinarySearch(among, in.home)
+		among = slices.Insert(slices.Clone(among), at, in.home)
+	}
+	list := make([]Candidate, len(among))
+	for n, i := range among {
 		r, held := &c.replicas[i], c.homes.heldAt(i)
-		list = append(list, Candidate{
-			Replica: i, InFlight: r.inFlight, KVUsed: r.kvUsed(),
-			LiveConversations: held.live, LiveTokens: held.tokens(),
-		})
-	}
-	homeToo := ch.why == HomeFull && !slices.Contains(in.among, in.home)
-	for _, i := range in.among {
-		if homeToo && in.home < i {
-			add(in.home)
-			homeToo = false
-		}
-		add(i)
-	}
-	if homeToo {
-		add(in.home)
+		// Field by field: a composite literal is built aside and copied, which
+		// costs more than all else here.
+		to := &list[n]
+		to.Replica, to.InFlight, to.KVUsed = i, r.inFlight, r.kvUsed()
+		to.LiveConversations, to.LiveTokens = held.live, held.tokens()
 	}
 	return list
 }

@@ -202,9 +202,13 @@ func (m *machine) dispatched(t *rapid.T, q *openRequest, d Decision) {
 		}
 	}
 	v := m.known[q.Key]
-	home := None
-	if v != nil {
-		home = v.home
+	home := d.From
+	if d.Why == ByOperator {
+		home = d.Home
+	}
+	// A retry starts from the home before the failed attempt.
+	if v != nil && len(q.tried) == 0 && v.home != home {
+		t.Fatalf("decided from home %d, it was %d: %+v", home, v.home, d)
 	}
 	if d.Reason == Placed || d.Reason == Moved && d.Why != ByOperator {
 		for i, r := range m.replicas {

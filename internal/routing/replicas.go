@@ -68,7 +68,7 @@ func (c *Core) candidates(tried []int) (tier State, among []int) {
 		among = c.among[:0]
 		for i := range c.replicas {
 			r := &c.replicas[i]
-			if r.state == tier && (len(tried) == 0 || !slices.Contains(tried, r.server)) {
+			if r.state == tier && !slices.Contains(tried, r.server) {
 				among = append(among, i)
 			}
 		}
@@ -77,6 +77,11 @@ func (c *Core) candidates(tried []int) (tier State, among []int) {
 		}
 	}
 	return tier, among
+}
+
+// eligible tells whether a replica is among the candidates.
+func (c *Core) eligible(q *query, i int) bool {
+	return i != None && c.replicas[i].state == q.tier && !slices.Contains(q.tried, c.replicas[i].server)
 }
 
 // best is the candidate that comes before all others; of equals the one chosen
