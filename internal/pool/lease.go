@@ -17,6 +17,7 @@ type Request struct {
 	Pin                  int    // replica index that the client asked for, or routing.None
 	Path                 string // "/v1/responses": engines honour the rank on some paths only
 	Tokens               int64  // estimate of the prompt, 0 when unknown
+	Light                bool   // as in routing.Request
 }
 
 // Lease is one request's hold on a replica.
@@ -62,7 +63,7 @@ func (p *Pool) Acquire(ctx context.Context, r Request) (*Lease, error) {
 	now := time.Now()
 	p.carryOut(now, l, p.core.Arrive(now, routing.Request{
 		ID: l.id, Key: r.Key, Parent: r.Parent, Extends: r.Extends,
-		Pin: r.Pin, Blind: p.blindOn(r.Path), Tokens: r.Tokens,
+		Pin: r.Pin, Blind: p.blindOn(r.Path), Tokens: r.Tokens, Light: r.Light,
 	}))
 	wake := l.wake
 	p.mu.Unlock()

@@ -118,6 +118,7 @@ func (x *exchange) prepare() *failure {
 		Extends:      routing.Key(id.Extends),
 		Pin:          rank,
 		Path:         x.route.path,
+		Light:        x.route.api == llmapi.RouteCountTokens || x.route.api == llmapi.RouteTokenize,
 	}
 	if x.facts != nil {
 		req.Tokens = int64(x.facts.TextBytes / bytesPerToken)

@@ -294,6 +294,29 @@ func TestASpillLeavesTheHomeAndIsRemembered(t *testing.T) {
 	}
 }
 
+func TestAReplicaThatEmptiedSinceItsScrapeIsNotAvoidedAsFull(t *testing.T) {
+	for name, c := range map[string]struct {
+		running int // as scraped, beside one request of ours
+		want    int
+	}{
+		"all of it left":              {running: 1, want: 0},
+		"others remain in the engine": {running: 50, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t, "affinity", separate(2))
+			ours := b.fill(0, 1)
+			b.core.Observe(b.now, 0, Load{KVUsed: 0.99, Running: c.running, Capacity: 40000, Epoch: 1})
+			b.core.Observe(b.now, 1, Load{KVUsed: 0.05, Capacity: 40000, Epoch: 1})
+			b.finishAll(ours)
+			busy := b.fill(1, 1)
+			if d := b.serve(turn(1)); d.Replica != c.want {
+				t.Errorf("placed on %d, want %d: %+v", d.Replica, c.want, d.Candidates)
+			}
+			b.finishAll(busy)
+		})
+	}
+}
+
 func TestALostConversationMovesWhereItSpilledWhileThatHasRoom(t *testing.T) {
 	for busy, want := range map[int]int{2: 3, 3: 1} {
 		b := newBox(t, "affinity", separate(4))
@@ -609,5 +632,33 @@ func TestConversationsThatAreNotLiveDoNotWeigh(t *testing.T) {
 	b.serve(r)
 	if d := b.serve(turn(7)); d.Replica != 0 {
 		t.Errorf("placed at %d, want 0: its conversations are not live any more", d.Replica)
+	}
+}
+
+func TestLightRequestsAreNotInFlight(t *testing.T) {
+	b := newBox(t, "affinity", separate(2))
+	b.serve(turn(0)) // home 0
+	for range 26 {
+		if _, d := b.open(Request{Pin: None, Light: true}); d.Reason != Unbound {
+			t.Fatalf("%+v, want unbound", d)
+		}
+	}
+	if d := b.serve(turn(0)); d.Reason != Stayed {
+		t.Errorf("beside 26 light requests: %+v, want stayed", d)
+	}
+	if v := b.view(); v.InFlight != 0 || v.Replicas[0].Unbound+v.Replicas[1].Unbound != 26 {
+		t.Errorf("in flight %d, unbound %d and %d; want 0 and 26 in all", v.InFlight, v.Replicas[0].Unbound, v.Replicas[1].Unbound)
+	}
+}
+
+func TestARequestWithoutAConversationIsUnboundOnABlindRouteToo(t *testing.T) {
+	b := newBox(t, "affinity", []Replica{{Server: 0}, {Server: 0}})
+	id, d := b.open(Request{Pin: None, Blind: []bool{true}})
+	if d.Reason != Unbound || d.Replica != None {
+		t.Errorf("%+v, want unbound on no replica", d)
+	}
+	b.finish(id, Outcome{OK: true})
+	if v := b.view(); v.EngineChosen != 1 || v.InFlight != 0 {
+		t.Errorf("engine chosen %d, in flight %d; want 1 and 0", v.EngineChosen, v.InFlight)
 	}
 }

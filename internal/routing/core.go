@@ -235,7 +235,7 @@ func (c *Core) Observe(now time.Time, replica int, l Load) {
 		return
 	}
 	r := &c.replicas[replica]
-	r.observed = now
+	r.observed, r.seen = now, r.inFlight
 	if l.Stale {
 		r.load.Stale = true
 		return

@@ -30,10 +30,13 @@ func (c *Core) decide(q *request) (Decision, Why) {
 	switch {
 	case ch.toEngine:
 		d.Reason = Off
-	case c.blind(q, d.Server):
-		d.Replica, d.Reason = None, Engine
 	case q.Key == (Key{}):
 		d.Reason = Unbound
+		if c.blind(q, d.Server) {
+			d.Replica = None
+		}
+	case c.blind(q, d.Server):
+		d.Replica, d.Reason = None, Engine
 	case home == None:
 		d.Reason, d.Home = Placed, d.Replica
 	case d.Replica == home && q.conv.bond.byOperator:
@@ -143,10 +146,18 @@ func (c *Core) revert(q *request) {
 }
 
 // take counts q's attempt as in flight where its decision sends it.
-func (c *Core) take(q *request) { q.open = true; c.addInFlight(q.decision, 1) }
+func (c *Core) take(q *request) { q.open = true; c.addInFlight(q.decision, q.weight()) }
 
 // release ends q's attempt.
-func (c *Core) release(q *request) { q.open = false; c.addInFlight(q.decision, -1) }
+func (c *Core) release(q *request) { q.open = false; c.addInFlight(q.decision, -q.weight()) }
+
+// weight is how much q adds to the requests in flight.
+func (q *request) weight() int {
+	if q.Light {
+		return 0
+	}
+	return 1
+}
 
 func (c *Core) addInFlight(d Decision, n int) {
 	c.inFlight += n
@@ -160,7 +171,7 @@ func (c *Core) addInFlight(d Decision, n int) {
 
 // counter is where a decision is counted.
 func (c *Core) counter(d Decision) *int64 {
-	if d.Reason == Off || d.Reason == Engine {
+	if d.Reason == Off || d.Replica == None {
 		return &c.engineChosen
 	}
 	n := &c.replicas[d.Replica].served

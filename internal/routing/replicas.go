@@ -15,6 +15,7 @@ type replica struct {
 	chosen   uint64 // Core.choices when it was last chosen
 	load     Load
 	observed time.Time
+	seen     int  // in flight at that time
 	warm     bool // a turn was completed here in this epoch
 	served   counters
 }
@@ -37,11 +38,18 @@ type server struct {
 func (r *replica) takesNew() bool { return r.state == Ready || r.state == Unknown }
 
 // kvUsed is the share of the KV cache in use, NaN when no fresh scrape says it.
+// A scrape is up to a second old: requests that left since then took their part
+// with them, so a replica that has just emptied is not avoided as full. Requests
+// that reach the engine past the gateway are taken to be there still.
 func (r *replica) kvUsed() float64 {
 	if r.observed.IsZero() || r.load.Stale || r.load.KVUsed < 0 || r.load.KVUsed > 1 {
 		return math.NaN()
 	}
-	return r.load.KVUsed
+	if r.inFlight >= r.seen {
+		return r.load.KVUsed
+	}
+	past := max(r.load.Running+r.load.Waiting-r.seen, 0)
+	return r.load.KVUsed * float64(r.inFlight+past) / float64(r.seen+past)
 }
 
 // pressure is the number of requests in flight on a replica: those the core

@@ -58,6 +58,10 @@ type Request struct {
 	Blind []bool
 	// Tokens estimates the prompt, in tokens; 0 means unknown.
 	Tokens int64
+	// Light marks a request that the engine answers beside its scheduler
+	// (count_tokens, tokenize). It is routed and counted, but not in flight: a
+	// client that counts tokens 26 times at once must not make its home look full.
+	Light bool
 }
 
 // Reason says why a request went where it went. The list is closed; the names

@@ -11,7 +11,7 @@ type View struct {
 	SpillThreshold int // in force
 	SpillAuto      bool
 	InFlight       int   // all requests open, those that the engine's balancer placed included
-	EngineChosen   int64 // requests with reason Off or Engine
+	EngineChosen   int64 // requests whose replica the engine chose, or whose policy was off
 	Replicas       []ReplicaView
 	Live, Known    int // conversations
 	WorkingSet     WorkingSet
