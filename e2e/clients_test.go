@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"lmwarden/e2e/internal/wardentest"
 )
 
 // client runs a real client's command line in a clean environment.
@@ -122,8 +124,8 @@ func lines(t *testing.T, output string) []map[string]any {
 }
 
 // byConversation groups the receipts, in order of first appearance.
-func byConversation(receipts []decision) [][]decision {
-	var groups [][]decision
+func byConversation(receipts []wardentest.Decision) [][]wardentest.Decision {
+	var groups [][]wardentest.Decision
 	at := map[string]int{}
 	for _, d := range receipts {
 		if d.Conversation == "" {
@@ -142,7 +144,7 @@ func byConversation(receipts []decision) [][]decision {
 
 // checkHomes asserts that each conversation was placed once, that all its other
 // turns stayed, and that the conversations have different homes.
-func checkHomes(t *testing.T, groups [][]decision, turns ...int) {
+func checkHomes(t *testing.T, groups [][]wardentest.Decision, turns ...int) {
 	t.Helper()
 	if len(groups) != len(turns) {
 		t.Fatalf("%d conversations, want %d: %v", len(groups), len(turns), groups)
@@ -179,9 +181,9 @@ func deref(i *int) any {
 
 // checkCached asserts that the last turn of every conversation with several was
 // served from the cache but for its new part.
-func checkCached(t *testing.T, g *gateway, least float64) {
+func checkCached(t *testing.T, g *wardentest.Gateway, least float64) {
 	t.Helper()
-	for _, c := range g.conversations(t) {
+	for _, c := range g.Conversations(t) {
 		if c.Turns < 2 {
 			continue
 		}
@@ -196,16 +198,16 @@ func checkCached(t *testing.T, g *gateway, least float64) {
 
 const simModel = "sim-model"
 
-func claude(t *testing.T, g *gateway) *client {
+func claude(t *testing.T, g *wardentest.Gateway) *client {
 	return newClient(t, "claude",
-		"ANTHROPIC_BASE_URL="+g.url, "ANTHROPIC_AUTH_TOKEN=dummy",
+		"ANTHROPIC_BASE_URL="+g.URL, "ANTHROPIC_AUTH_TOKEN=dummy",
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1")
 }
 
 // Two conversations of three turns with a tool call, the second one resumed from
 // the command line for each turn.
 func TestClaudeCode(t *testing.T) {
-	g := startGateway(t, startSim(t, 1, "--replicas", "4", "--model", simModel))
+	g := warden.Gateway(t, warden.Sim(t, 1, "--replicas", "4", "--model", simModel))
 	c := claude(t, g)
 
 	c.converse(t, []string{`first question [[tool Bash {"command":"echo hi","description":"say hi"}]]`, "second question", "third question"},
@@ -220,9 +222,9 @@ func TestClaudeCode(t *testing.T) {
 	}
 
 	// A tool call makes two requests of a turn.
-	checkHomes(t, byConversation(g.decisions(t)), 4, 4)
+	checkHomes(t, byConversation(g.Decisions(t)), 4, 4)
 	checkCached(t, g, 0.9)
-	for _, conv := range g.conversations(t) {
+	for _, conv := range g.Conversations(t) {
 		if conv.Source != "x-claude-code-session-id" || conv.Client != "claude-cli" {
 			t.Errorf("conversation %s is known by %q of %q", conv.ID, conv.Source, conv.Client)
 		}
@@ -232,9 +234,9 @@ func TestClaudeCode(t *testing.T) {
 // A restart of the gateway in the middle of a conversation, by kill -9, must not
 // move it.
 func TestClaudeCodeOverAKilledGateway(t *testing.T) {
-	engines := startSim(t, 1, "--replicas", "4", "--model", simModel)
+	engines := warden.Sim(t, 1, "--replicas", "4", "--model", simModel)
 	data := t.TempDir()
-	g := startGateway(t, engines, "--data", data)
+	g := warden.Gateway(t, engines, "--data", data)
 	c := claude(t, g)
 	var ids []string
 	for i := range 3 {
@@ -242,19 +244,19 @@ func TestClaudeCodeOverAKilledGateway(t *testing.T) {
 		ids = append(ids, out[len(out)-1]["session_id"].(string))
 	}
 	homes := map[string]int{}
-	for _, conv := range g.conversations(t) {
+	for _, conv := range g.Conversations(t) {
 		homes[conv.ID] = *conv.Home
 	}
 	<-time.After(1500 * time.Millisecond) // what a kill may cost is one second
-	g.kill()
+	g.Kill()
 
-	g = startGateway(t, engines, "--data", data)
+	g = warden.Gateway(t, engines, "--data", data)
 	c2 := claude(t, g)
 	c2.home, c2.dir = c.home, c.dir
 	for _, id := range ids {
 		c2.run(t, "", "-p", "second question", "--resume", id, "--output-format", "json")
 	}
-	for _, d := range g.decisions(t) {
+	for _, d := range g.Decisions(t) {
 		if d.Conversation != "" && (d.Reason != "stayed" || *d.Replica != homes[d.Conversation]) {
 			t.Errorf("conversation %s: %s on %v after the restart, its home is %d", d.Conversation, d.Reason, deref(d.Replica), homes[d.Conversation])
 		}
@@ -271,9 +273,9 @@ func TestCodex(t *testing.T) {
 		"a server per replica":        {4, []string{"--replicas", "4", "--ports"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := startGateway(t, startSim(t, sim.servers, append(sim.args, "--model", simModel)...))
+			g := warden.Gateway(t, warden.Sim(t, sim.servers, append(sim.args, "--model", simModel)...))
 			codexConversations(t, g)
-			checkHomes(t, byConversation(g.decisions(t)), 4, 4)
+			checkHomes(t, byConversation(g.Decisions(t)), 4, 4)
 			checkCached(t, g, 0.8)
 		})
 	}
@@ -282,9 +284,9 @@ func TestCodex(t *testing.T) {
 // Up to vLLM 0.32 the engine ignores the rank on Codex's only route: nothing may
 // be shown as sticky that is not.
 func TestCodexWhereTheEngineIgnoresTheRank(t *testing.T) {
-	g := startGateway(t, startSim(t, 1, "--replicas", "4", "--model", simModel))
+	g := warden.Gateway(t, warden.Sim(t, 1, "--replicas", "4", "--model", simModel))
 	codexConversations(t, g)
-	decisions := g.decisions(t)
+	decisions := g.Decisions(t)
 	if len(decisions) == 0 {
 		t.Fatal("no decisions")
 	}
@@ -293,11 +295,7 @@ func TestCodexWhereTheEngineIgnoresTheRank(t *testing.T) {
 			t.Errorf("%s on %v, want the reason engine and no replica", d.Reason, deref(d.Replica))
 		}
 	}
-	var m struct {
-		Sticky   *float64 `json:"sticky_percent"`
-		InFlight int      `json:"in_flight"`
-	}
-	g.get(t, "/api/models/"+simModel, &m)
+	m := g.Model(t, simModel)
 	if m.Sticky != nil || m.InFlight != 0 {
 		t.Errorf("sticky %v, in flight %d; want none and 0", m.Sticky, m.InFlight)
 	}
@@ -305,10 +303,10 @@ func TestCodexWhereTheEngineIgnoresTheRank(t *testing.T) {
 
 // codexConversations runs two conversations of three turns with a tool call, each
 // turn in a process of its own.
-func codexConversations(t *testing.T, g *gateway) {
+func codexConversations(t *testing.T, g *wardentest.Gateway) {
 	t.Helper()
 	c := newClient(t, "codex", "OPENAI_API_KEY=dummy")
-	config := fmt.Sprintf("model = %q\nmodel_provider = \"warden\"\n\n[model_providers.warden]\nname = \"LM Warden\"\nbase_url = \"%s/v1\"\nwire_api = \"responses\"\nenv_key = \"OPENAI_API_KEY\"\n", simModel, g.url)
+	config := fmt.Sprintf("model = %q\nmodel_provider = \"warden\"\n\n[model_providers.warden]\nname = \"LM Warden\"\nbase_url = \"%s/v1\"\nwire_api = \"responses\"\nenv_key = \"OPENAI_API_KEY\"\n", simModel, g.URL)
 	if err := os.Mkdir(filepath.Join(c.home, ".codex"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -332,9 +330,9 @@ func codexConversations(t *testing.T, g *gateway) {
 }
 
 func TestOpencode(t *testing.T) {
-	g := startGateway(t, startSim(t, 1, "--replicas", "4", "--model", simModel))
+	g := warden.Gateway(t, warden.Sim(t, 1, "--replicas", "4", "--model", simModel))
 	c := newClient(t, "opencode")
-	config := fmt.Sprintf(`{"$schema":"https://opencode.ai/config.json","provider":{"warden":{"npm":"@ai-sdk/openai-compatible","name":"LM Warden","options":{"baseURL":"%s/v1","apiKey":"dummy"},"models":{%q:{"name":"sim"}}}}}`, g.url, simModel)
+	config := fmt.Sprintf(`{"$schema":"https://opencode.ai/config.json","provider":{"warden":{"npm":"@ai-sdk/openai-compatible","name":"LM Warden","options":{"baseURL":"%s/v1","apiKey":"dummy"},"models":{%q:{"name":"sim"}}}}}`, g.URL, simModel)
 	if err := os.WriteFile(filepath.Join(c.dir, "opencode.json"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -350,10 +348,10 @@ func TestOpencode(t *testing.T) {
 			c.run(t, "", "run", "--session", id, "--model", "warden/"+simModel, text)
 		}
 	}
-	checkHomes(t, byConversation(g.decisions(t)), 4, 4)
+	checkHomes(t, byConversation(g.Decisions(t)), 4, 4)
 	checkCached(t, g, 0.8)
 	unbound := 0
-	for _, d := range g.decisions(t) {
+	for _, d := range g.Decisions(t) {
 		if d.Reason == "unbound" {
 			unbound++
 		}
@@ -365,7 +363,7 @@ func TestOpencode(t *testing.T) {
 
 // The SDKs send no id; their conversations are recognised by the history.
 func TestSDKs(t *testing.T) {
-	g := startGateway(t, startSim(t, 1, "--replicas", "4", "--model", simModel))
+	g := warden.Gateway(t, warden.Sim(t, 1, "--replicas", "4", "--model", simModel))
 	node, err := exec.LookPath("node")
 	if err != nil {
 		t.Skipf("node is not installed: %v", err)
@@ -376,11 +374,11 @@ func TestSDKs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for _, sdk := range []string{"openai", "anthropic"} {
-		cmd := exec.CommandContext(ctx, node, "clients/converse.mjs", sdk, g.url, simModel)
+		cmd := exec.CommandContext(ctx, node, "clients/converse.mjs", sdk, g.URL, simModel)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", sdk, err, out)
 		}
 	}
-	checkHomes(t, byConversation(g.decisions(t)), 3, 3, 3, 3)
+	checkHomes(t, byConversation(g.Decisions(t)), 3, 3, 3, 3)
 	checkCached(t, g, 0.7)
 }
