@@ -221,6 +221,34 @@ func TestConversationsMoveWhenTheirServerDies(t *testing.T) {
 	g.checkNothingInFlight()
 }
 
+// A restarted engine has lost its caches: its conversations keep their home, and
+// the receipt says that it is cold.
+func TestARestartedEngineIsANewEpoch(t *testing.T) {
+	e := newEngine(t, 2, nil)
+	g := startGateway(t, []string{e.url()}, nil).awaitReady()
+	c := g.conversation("opening")
+	home := c.turn().replica()
+	e.restart()
+	await(t, "the second epoch", func() error {
+		var m struct {
+			Replicas []struct {
+				Epoch int
+				State string
+			}
+		}
+		g.admin(http.MethodGet, "/api/models/tiny", "", &m)
+		for _, r := range m.Replicas {
+			if r.Epoch != 2 || r.State != "ready" {
+				return fmt.Errorf("%+v", m.Replicas)
+			}
+		}
+		return nil
+	})
+	if r := c.turn(); r.decision() != "stayed" || r.replica() != home {
+		t.Errorf("%s on %s, want stayed on %s", r.decision(), r.replica(), home)
+	}
+}
+
 func TestAffinityCanBeSwitchedAtRunTime(t *testing.T) {
 	g := startGateway(t, []string{newEngine(t, 4, nil).url()}, nil).awaitReady()
 	c := g.conversation("opening")
