@@ -114,7 +114,7 @@ func TestBlockHashCoversParentAndTokens(t *testing.T) {
 			t.Errorf("%s give the same hash", name)
 		}
 	}
-	if hash(rootHash("s"), 1, 2) != hash(rootHash("s"), 1, 2) {
+	if first, again := hash(rootHash("s"), 1, 2), hash(rootHash("s"), 1, 2); first != again {
 		t.Error("equal blocks give different hashes")
 	}
 }

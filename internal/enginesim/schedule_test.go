@@ -309,10 +309,7 @@ func TestAbort(t *testing.T) {
 	// Its ID is free again, and its full blocks are cached.
 	add(t, r, seq(1, 9, 2))
 	begin(r)
-	var got []Emit
-	for _, e := range r.End() {
-		got = append(got, e)
-	}
+	got := r.End()
 	want := []Emit{
 		{ID: 3, Admitted: true, Tokens: 1, First: true, Created: 4},
 		{ID: 1, Admitted: true, Tokens: 1, First: true, Cached: 8},
