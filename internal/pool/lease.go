@@ -2,7 +2,9 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"lmwarden/internal/engine"
@@ -31,11 +33,20 @@ type Lease struct {
 
 	// The rest is guarded by p.mu.
 	decision routing.Decision
-	// sent is set while an attempt is at the server of the decision.
+	// sent is set while an attempt is at the server and replica of the decision;
+	// the replica is nil when the engine chooses it.
 	sent    bool
+	server  *server
+	replica *replica
+	begun   bool // the attempt's answer began
+	blamed  bool // the attempt failed
 	refused *Refused
 	wake    chan struct{} // closed when a held request may go on; nil when it is not held
 	ended   bool
+
+	// heard is the replica's mark for Progress, nil when the engine chooses the
+	// replica. It belongs to the data plane between two attempts.
+	heard *atomic.Bool
 }
 
 // Refused is why no replica takes a request.
@@ -66,7 +77,7 @@ func (p *Pool) Acquire(ctx context.Context, r Request) (*Lease, error) {
 		Pin: r.Pin, Blind: p.blindOn(r.Path), Tokens: r.Tokens, Light: r.Light,
 	}))
 	wake := l.wake
-	p.mu.Unlock()
+	p.unlock()
 
 	if err := l.await(wake); err != nil {
 		l.End(routing.Outcome{})
@@ -134,25 +145,46 @@ func (p *Pool) release(l *Lease) {
 // send puts a decision in force.
 func (p *Pool) send(now time.Time, l *Lease, d routing.Decision) {
 	l.decision, l.sent, l.refused = d, true, nil
+	l.begun, l.blamed = false, false
+	l.server, l.replica, l.heard = p.servers[d.Server], nil, nil
+	if d.Replica != routing.None {
+		l.replica = p.replicas[d.Replica]
+		l.replica.begin(now)
+		l.heard = &l.replica.heard
+	}
 	p.receipts.add(Receipt{Time: now, RequestID: l.req.ID, Conversation: l.req.Conversation, Decision: d})
-	p.servers[d.Server].learner.Begin(l.req.Path, p.rank(d))
+	s := l.server
+	s.learner.Begin(l.req.Path, l.rank())
+	if s.probation && s.available() {
+		s.trial = l
+		p.refresh(now, s)
+	}
 }
 
 // back takes an attempt from its server.
 func (p *Pool) back(now time.Time, l *Lease, answered bool) {
-	if l.sent {
-		l.sent = false
-		p.servers[l.decision.Server].learner.End(now, answered)
+	if !l.sent {
+		return
+	}
+	l.sent = false
+	s := l.server
+	s.learner.End(now, answered)
+	if l.replica != nil {
+		l.replica.end(now, l.begun)
+	}
+	if s.trial == l { // it proved nothing: its client left, or the engine was busy
+		s.trial = nil
+		p.refresh(now, s)
 	}
 }
 
 // rank is the value of the rank header. A server with one rank gets none: a
 // plain server refuses a rank that it does not know.
-func (p *Pool) rank(d routing.Decision) int {
-	if d.Replica == routing.None || p.servers[d.Server].ranks == 1 {
+func (l *Lease) rank() int {
+	if l.replica == nil || len(l.server.replicas) == 1 {
 		return routing.None
 	}
-	return p.replicas[d.Replica].rank
+	return l.replica.rank
 }
 
 // Target is where an attempt goes.
@@ -188,46 +220,96 @@ func (l *Lease) Decision() routing.Decision {
 func (l *Lease) Target() Target {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
-	s := l.p.servers[l.decision.Server]
+	s := l.server
 	served, _ := l.p.nameOn(s)
-	return Target{Base: s.base, Rank: l.p.rank(l.decision), Key: s.key, info: s.last.Info, served: served}
+	return Target{Base: s.base, Rank: l.rank(), Key: s.key, info: s.last.Info, served: served}
 }
 
-// FirstByte says that the answer's body began.
+// FirstByte says that the answer's body began, an error's excepted that Failed
+// was told of.
 func (l *Lease) FirstByte() {
-	l.p.mu.Lock()
-	defer l.p.mu.Unlock()
-	if !l.ended {
-		l.p.core.FirstByte(time.Now(), l.id)
+	p := l.p
+	p.mu.Lock()
+	defer p.unlock()
+	if l.ended || !l.sent || l.begun {
+		return
+	}
+	now := time.Now()
+	s, r := l.server, l.replica
+	l.begun = true
+	changes := s.trial != nil
+	if r != nil {
+		changes = changes || r.stuck
+		r.sign(now)
+		r.begun++
+	}
+	if !l.blamed {
+		s.answered()
+	}
+	if changes {
+		p.refresh(now, s)
+	}
+	p.core.FirstByte(now, l.id)
+}
+
+// Progress says that a byte of the answer's body came. It is one store, for use
+// with every read. It must not run beside Acquire or Retry of the same lease.
+func (l *Lease) Progress() {
+	if l.heard != nil && !l.heard.Load() {
+		l.heard.Store(true)
 	}
 }
 
-// Retry says that the attempt failed before its first byte and asks for another
-// failure domain; err is why (a dial error or a reset marks the whole server
-// down until a probe succeeds; any other cause leaves its state alone). It
-// returns a *Refused when there is no further replica, or the cause of the
-// context of Acquire; the lease must be ended in any case.
+// Failed says that the attempt in force failed through its engine, and how, when
+// it is not to be retried: before its first byte or in the midst of its answer,
+// or with an answer that says so. Retry does it by itself. The lease must be
+// ended nevertheless.
+func (l *Lease) Failed(err error) {
+	p := l.p
+	p.mu.Lock()
+	if l.ended || !l.sent {
+		p.mu.Unlock()
+		return
+	}
+	s := l.server
+	p.blame(time.Now(), l, err)
+	p.unlock()
+	s.look()
+}
+
+// blame takes the failure of the attempt in force.
+func (p *Pool) blame(now time.Time, l *Lease, err error) {
+	if l.blamed {
+		return
+	}
+	l.blamed = true
+	l.server.failed(now, l, err)
+	p.refresh(now, l.server)
+}
+
+// Retry says that the attempt failed before the client saw a byte of it and asks
+// for another failure domain; err is why. A refused or reset connection takes the
+// whole server out until a probe succeeds, ErrAborted for some seconds, any other
+// failure but ErrBusy when it is one of several in a row. It returns a *Refused
+// when there is no further replica, or the cause of the context of Acquire; the
+// lease must be ended in any case.
 func (l *Lease) Retry(err error) error {
 	p := l.p
-	gone := engine.Unreachable(err)
 	p.mu.Lock()
 	if l.ended || !l.sent {
 		p.mu.Unlock()
 		return &Refused{Why: routing.Failed}
 	}
 	now := time.Now()
+	s := l.server
+	p.blame(now, l, err)
 	p.back(now, l, false)
-	s := p.servers[l.decision.Server]
-	if gone {
-		s.lost(now, err)
-		p.refresh(now, s, err.Error())
-	}
 	p.carryOut(now, l, p.core.Retry(now, l.id))
 	wake := l.wake
 	p.unlock()
 
-	if gone {
-		p.nudge(s.index)
+	if !errors.Is(err, ErrBusy) {
+		s.look()
 	}
 	return l.await(wake)
 }
@@ -236,7 +318,7 @@ func (l *Lease) Retry(err error) error {
 func (l *Lease) End(o routing.Outcome) {
 	p := l.p
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	if l.ended {
 		return
 	}

@@ -94,7 +94,9 @@ func TestRetryGoesToAnotherFailureDomain(t *testing.T) {
 func TestARefusedConnectionTakesAllRanksOut(t *testing.T) {
 	p := twoByTwo(t)
 	var nudged []int
-	p.nudge = func(server int) { nudged = append(nudged, server) }
+	for i, s := range p.servers {
+		s.look = func() { nudged = append(nudged, i) }
+	}
 	l := acquire(t, p, turn(1)) // replica 0
 	if err := l.Retry(errRefused); err != nil {
 		t.Fatal(err)

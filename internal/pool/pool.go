@@ -5,6 +5,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,9 @@ type Options struct {
 	SpillThreshold   int
 	LiveFor, IdleFor time.Duration
 	MaxConversations int
+	// Stuck is how long a replica with requests in flight may show no sign of
+	// progress until it counts as stuck. Default 15 s.
+	Stuck time.Duration
 	// Logger gets a line for each change of state. Default none.
 	Logger *slog.Logger
 }
@@ -80,12 +84,10 @@ type core interface {
 // Until the number of ranks of its servers is known it has no replicas: it then
 // refuses requests with routing.NoReplica and keeps what is set and restored.
 type Pool struct {
-	name   string
-	stated string // the served name of the options
-	log    *slog.Logger
-	since  time.Time
-	// nudge asks for a scrape of a server; the Set puts it in.
-	nudge   func(server int)
+	name    string
+	stated  string // the served name of the options
+	log     *slog.Logger
+	since   time.Time
 	newCore func(routing.Options) (core, error)
 
 	mu       sync.Mutex // guards everything below
@@ -99,7 +101,8 @@ type Pool struct {
 	aliases  []string                     // of the configuration
 	defaults []string                     // aliases that hold as long as there is but one model
 	servers  []*server
-	replicas []replica
+	replicas []*replica
+	stuck    time.Duration
 	blind    map[string][]bool // by path, the slices for routing.Request.Blind
 	lastID   routing.RequestID
 	held     map[routing.RequestID]*Lease
@@ -131,10 +134,12 @@ func (p *Pool) unlock() {
 
 // replica is one full copy of the model.
 type replica struct {
-	server  int
+	server  *server
 	rank    int // its place among the ranks of the server
+	index   int // its place in the pool
 	drained bool
 	state   routing.State // as told to the core
+	progress
 }
 
 // New returns a pool whose servers were not heard yet; Observe brings their
@@ -159,7 +164,7 @@ func New(o Options) (*Pool, error) {
 		aliases: slices.Clone(o.Aliases),
 		log:     o.Logger.With("model", o.Name),
 		since:   time.Now(),
-		nudge:   func(int) {},
+		stuck:   cmp.Or(o.Stuck, defaultStuck),
 		newCore: func(o routing.Options) (core, error) { return routing.New(o) },
 		opts: routing.Options{
 			Policy: o.Policy, SpillThreshold: o.SpillThreshold,
@@ -175,7 +180,7 @@ func New(o Options) (*Pool, error) {
 	if _, err := trialCore(p.opts); err != nil {
 		return nil, fmt.Errorf("model %q: %w", o.Name, err)
 	}
-	for i, s := range o.Servers {
+	for _, s := range o.Servers {
 		if s.Ranks < 0 {
 			return nil, fmt.Errorf("model %q: engine %s: %d ranks", o.Name, s.URL, s.Ranks)
 		}
@@ -186,7 +191,7 @@ func New(o Options) (*Pool, error) {
 		if slices.ContainsFunc(p.servers, func(s *server) bool { return *s.base == *base }) {
 			return nil, fmt.Errorf("model %q: engine %s is listed twice", o.Name, s.URL)
 		}
-		p.servers = append(p.servers, &server{index: i, base: base, key: s.Key, stated: s.Ranks})
+		p.servers = append(p.servers, &server{base: base, key: s.Key, stated: s.Ranks, look: func() {}})
 	}
 	p.mu.Lock()
 	defer p.unlock()
@@ -218,25 +223,20 @@ func (p *Pool) build(now time.Time) error {
 	if guess == 0 || missing && p.found.IsZero() || unheard && now.Sub(p.found) < buildGrace {
 		return nil
 	}
-	var replicas []replica
-	for i, s := range p.servers {
-		s.first, s.ranks = len(replicas), s.expected()
-		if s.ranks == 0 {
-			s.ranks = guess
-		}
-		for rank := range s.ranks {
-			replicas = append(replicas, replica{server: i, rank: rank})
-		}
-	}
 	opts := p.opts
-	for _, r := range replicas {
-		opts.Replicas = append(opts.Replicas, routing.Replica{Server: r.server})
+	for i, s := range p.servers {
+		for rank := range cmp.Or(s.expected(), guess) {
+			r := &replica{server: s, rank: rank, index: len(p.replicas)}
+			s.replicas = append(s.replicas, r)
+			p.replicas = append(p.replicas, r)
+			opts.Replicas = append(opts.Replicas, routing.Replica{Server: i})
+		}
 	}
 	c, err := p.newCore(opts)
 	if err != nil {
 		return fmt.Errorf("model %q: %w", p.name, err)
 	}
-	p.replicas, p.core, p.blind = replicas, c, nil
+	p.core, p.blind = c, nil
 	p.restore(now)
 	return nil
 }
@@ -315,9 +315,9 @@ func (p *Pool) setDrained(replica int, drained bool) error {
 	if err := p.check(replica); err != nil {
 		return err
 	}
-	r := &p.replicas[replica]
+	r := p.replicas[replica]
 	r.drained = drained
-	p.refresh(time.Now(), p.servers[r.server], string(routing.ByOperator))
+	p.refresh(time.Now(), r.server)
 	return nil
 }
 
@@ -406,12 +406,20 @@ func (p *Pool) restore(now time.Time) {
 	p.saved = nil
 }
 
-// tick lets time pass in the core.
+// tick lets time pass: in the core, and for what makes no progress.
 func (p *Pool) tick() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.core != nil {
-		now := time.Now()
-		p.carryOut(now, nil, p.core.Tick(now))
+	defer p.unlock()
+	if p.core == nil {
+		return
 	}
+	now := time.Now()
+	for _, s := range p.servers {
+		witness := s.last.Info.HasMetrics || s.last.Health == engine.Silent
+		for _, r := range s.replicas {
+			r.check(now, p.stuck, witness)
+		}
+		p.refresh(now, s)
+	}
+	p.carryOut(now, nil, p.core.Tick(now))
 }

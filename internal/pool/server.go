@@ -17,19 +17,15 @@ import (
 // server is one engine process as this pool sees it. Its ranks are one failure
 // domain. All of it is guarded by the pool's mu.
 type server struct {
-	index  int
-	base   *url.URL
-	key    string
-	stated int // ranks by the configuration, 0 when it does not say
-	first  int // the first of its replicas
-	ranks  int // how many replicas it has in the core
+	base     *url.URL
+	key      string
+	stated   int        // ranks by the configuration, 0 when it does not say
+	replicas []*replica // by rank
+	// look asks for a probe and does not wait.
+	look func()
 
+	health
 	last engine.Report // the newest
-	down bool
-	// downAt is when it was found gone. Only a probe that began later can show
-	// that it is back.
-	downAt time.Time
-	downBy string
 
 	samples []engine.Sample // of the last good scrape
 	scraped time.Time       // when that began
@@ -53,27 +49,28 @@ func (s *server) shown() int {
 // discovered says whether the server told what it serves.
 func (s *server) discovered() bool { return len(s.last.Info.Models) > 0 }
 
-// lost marks the server as gone.
-func (s *server) lost(at time.Time, by error) {
-	s.down, s.downAt, s.downBy = true, at, by.Error()
-}
-
 // take notes a report and says whether what it tells of rank routing changed.
-func (s *server) take(r engine.Report) (blindChanged bool) {
+func (s *server) take(now time.Time, r engine.Report) (blindChanged bool) {
 	blindChanged = r.Info.Version != s.last.Info.Version
 	if r.Epoch != s.last.Epoch {
+		if s.last.Epoch > 0 {
+			s.health = health{}
+		}
+		for _, r := range s.replicas {
+			r.restarted()
+		}
 		s.since = nil
 		s.learner.Forget()
 		blindChanged = blindChanged || s.learned != nil
 		s.learned = nil
 	}
-	switch {
-	case r.Health == engine.Down:
-		s.down, s.downAt, s.downBy = true, r.Time, errText(r.Err)
-	case r.Health == engine.Up && !r.Time.Before(s.downAt):
-		s.down = false
-	}
+	s.probed(r.Time, r.Health, r.Err)
 	if r.Samples != nil {
+		for _, replica := range s.replicas {
+			if i := replica.rank; i < min(len(r.Samples), len(s.samples)) && moved(s.samples[i], r.Samples[i]) {
+				replica.sign(now)
+			}
+		}
 		s.samples, s.scraped = r.Samples, r.Time
 		if s.since == nil {
 			s.since = r.Samples
@@ -141,10 +138,10 @@ func (p *Pool) Observe(index int, r engine.Report) {
 	}
 	s := p.servers[index]
 	before := s.last
-	if s.take(r) {
+	now := time.Now()
+	if s.take(now, r) {
 		p.blind = nil
 	}
-	now := time.Now()
 	p.recognise(now, s)
 	concerned := p.servers[index : index+1]
 	if p.core == nil {
@@ -156,7 +153,7 @@ func (p *Pool) Observe(index int, r engine.Report) {
 	if p.core != nil {
 		for _, s := range concerned {
 			p.observe(now, s)
-			p.refresh(now, s, p.trouble(s))
+			p.refresh(now, s)
 		}
 	}
 	p.unlock()
@@ -168,8 +165,8 @@ func (p *Pool) observe(now time.Time, s *server) {
 	if s.last.Time.IsZero() {
 		return
 	}
-	for i := s.first; i < s.first+s.ranks; i++ {
-		p.core.Observe(now, i, s.load(p.replicas[i].rank))
+	for _, r := range s.replicas {
+		p.core.Observe(now, r.index, s.load(r.rank))
 	}
 }
 
@@ -209,22 +206,28 @@ func (p *Pool) nameOn(s *server) (string, bool) {
 }
 
 // trouble is what is wrong with the server, empty when nothing is.
-func (p *Pool) trouble(s *server) string {
+func (p *Pool) trouble(now time.Time, s *server) string {
 	var list []string
 	if s.last.Err != nil {
 		list = append(list, s.last.Err.Error())
-	} else if s.down {
-		list = append(list, s.downBy)
+	}
+	if t := s.health.trouble(); t != "" && !slices.Contains(list, t) {
+		list = append(list, t)
+	}
+	for _, r := range s.replicas {
+		if t := r.progress.trouble(now); t != "" {
+			list = append(list, fmt.Sprintf("replica %d is %s", r.index, t))
+		}
 	}
 	if _, ok := p.nameOn(s); !ok {
 		list = append(list, fmt.Sprintf("serves %q, not %q: correct the engine's URL or the served name", modelIDs(s.last.Info.Models), p.served))
 	}
-	switch n := s.shown(); {
-	case n == 0 || s.ranks == 0:
-	case n < s.ranks:
-		list = append(list, fmt.Sprintf("the engine has %s, %d were expected: those above are down", ranks(n), s.ranks))
-	case n > s.ranks:
-		list = append(list, fmt.Sprintf("the engine has %s, the gateway uses %d: restart the gateway to use them all", ranks(n), s.ranks))
+	switch shown, used := s.shown(), len(s.replicas); {
+	case shown == 0 || used == 0:
+	case shown < used:
+		list = append(list, fmt.Sprintf("the engine has %s, %d were expected: those above are down", ranks(shown), used))
+	case shown > used:
+		list = append(list, fmt.Sprintf("the engine has %s, the gateway uses %d: restart the gateway to use them all", ranks(shown), used))
 	}
 	return strings.Join(list, "; ")
 }
@@ -241,10 +244,14 @@ func (p *Pool) state(s *server, r *replica) routing.State {
 	_, serves := p.nameOn(s)
 	shown := s.shown()
 	switch {
-	case s.down, !serves, shown > 0 && r.rank >= shown:
+	case s.gone, !serves, shown > 0 && r.rank >= shown:
 		return routing.Down
+	case !s.available():
+		return routing.Ejected
 	case r.drained:
 		return routing.Draining
+	case r.stuck:
+		return routing.Stuck
 	case !s.discovered():
 		return routing.Unknown
 	}
@@ -252,21 +259,35 @@ func (p *Pool) state(s *server, r *replica) routing.State {
 }
 
 // refresh tells the core the state of a server's replicas.
-func (p *Pool) refresh(now time.Time, s *server, why string) {
-	for i := s.first; i < s.first+s.ranks; i++ {
-		r := &p.replicas[i]
-		to := p.state(s, r)
-		if to == r.state {
+func (p *Pool) refresh(now time.Time, s *server) {
+	for _, r := range s.replicas {
+		from, to := r.state, p.state(s, r)
+		if to == from {
 			continue
 		}
-		args := []any{"replica", i, "from", r.state.String(), "to", to.String()}
-		if to != routing.Ready && why != "" {
-			args = append(args, "why", why)
-		}
-		p.note(slog.LevelInfo, "replica state", args...)
 		r.state = to
-		p.carryOut(now, nil, p.core.SetState(now, i, to))
+		if from.String() != to.String() {
+			args := []any{"replica", r.index, "from", from.String(), "to", to.String()}
+			if to != routing.Ready {
+				if why := p.why(now, r); why != "" {
+					args = append(args, "why", why)
+				}
+			}
+			p.note(slog.LevelInfo, "replica state", args...)
+		}
+		p.carryOut(now, nil, p.core.SetState(now, r.index, to))
 	}
+}
+
+// why explains a replica's state.
+func (p *Pool) why(now time.Time, r *replica) string {
+	switch r.state {
+	case routing.Draining:
+		return string(routing.ByOperator)
+	case routing.Stuck:
+		return r.progress.trouble(now)
+	}
+	return p.trouble(now, r.server)
 }
 
 // logReport logs when trouble with a server begins and ends, not while it lasts,
@@ -291,7 +312,7 @@ func (p *Pool) blindOn(path string) []bool {
 	}
 	var blind []bool
 	for i, s := range p.servers {
-		if s.ranks > 1 && s.blindOn(path) {
+		if len(s.replicas) > 1 && s.blindOn(path) {
 			if blind == nil {
 				blind = make([]bool, len(p.servers))
 			}
@@ -314,7 +335,7 @@ func (s *server) blindOn(path string) bool {
 // blindPaths lists the generation routes on which a server of several ranks
 // ignores the rank header.
 func (s *server) blindPaths() []string {
-	if s.ranks < 2 || !s.discovered() {
+	if len(s.replicas) < 2 || !s.discovered() {
 		return nil
 	}
 	paths := append(engine.BlindPaths(s.last.Info), s.learned...)

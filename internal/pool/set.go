@@ -179,7 +179,9 @@ func (s *Set) addPool(m *model, o Options, sources []*source) error {
 	if err != nil {
 		return err
 	}
-	p.nudge = func(server int) { sources[server].Nudge() }
+	for i, src := range sources {
+		p.servers[i].look = src.Nudge
+	}
 	s.o.Added(p)
 	m.pools = append(m.pools, p)
 	for i, src := range sources {

@@ -61,17 +61,20 @@ func (p *Pool) View() View {
 	}
 	for _, s := range p.servers {
 		v.Servers = append(v.Servers, ServerView{
-			URL: s.base.String(), Info: s.last.Info, Error: p.trouble(s), Blind: s.blindPaths(),
+			URL: s.base.String(), Info: s.last.Info, Error: p.trouble(now, s), Blind: s.blindPaths(),
 		})
 	}
 	for i, r := range p.replicas {
-		s := p.servers[r.server]
+		s := r.server
 		row := ReplicaView{
 			URL: s.base.String(), Rank: r.rank, ReplicaView: v.Routing.Replicas[i],
 			PrefixHitPercent: s.hitPercent(r.rank), ScrapeAge: -1,
 		}
-		if s.ranks == 1 {
+		if len(s.replicas) == 1 {
 			row.Rank = routing.None
+		}
+		if row.State == routing.Ejected {
+			row.State = routing.Down
 		}
 		if r.rank < len(s.samples) {
 			row.ScrapeAge = now.Sub(s.scraped)

@@ -183,7 +183,9 @@ func (x *exchange) run() {
 			return
 		}
 		failed := replicaName(x.rec.Decision)
-		if !errors.Is(err, errSilent) && x.rec.Attempts <= furtherTries && x.retry(err) == nil {
+		if errors.Is(err, errSilent) || x.rec.Attempts > furtherTries {
+			x.lease.Failed(err)
+		} else if x.retry(err) == nil {
 			continue
 		}
 		if gone := x.r.Context().Err(); gone != nil { // while it was held for another replica
@@ -267,6 +269,7 @@ func (x *exchange) hear() {
 		x.heard = true
 		x.lease.FirstByte()
 	}
+	x.lease.Progress()
 	if x.watch != nil {
 		if d := x.h.limits.Idle; d > 0 {
 			x.watch.Reset(d)

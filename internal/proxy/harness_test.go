@@ -78,10 +78,12 @@ type fakeLease struct {
 	decision routing.Decision
 	tried    map[int]bool
 
-	first   int
-	retries []error
-	ends    int
-	outcome routing.Outcome
+	first    int
+	progress int
+	failures []error
+	retries  []error
+	ends     int
+	outcome  routing.Outcome
 }
 
 func (l *fakeLease) Decision() routing.Decision { return l.decision }
@@ -100,6 +102,10 @@ func (l *fakeLease) FirstByte() {
 	}
 	l.first++
 }
+
+func (l *fakeLease) Progress() { l.progress++ }
+
+func (l *fakeLease) Failed(err error) { l.failures = append(l.failures, err) }
 
 func (l *fakeLease) Retry(err error) error {
 	l.retries = append(l.retries, err)

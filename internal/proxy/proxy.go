@@ -114,6 +114,8 @@ type lease interface {
 	// for the model that the client called asked.
 	target(asked string) (pool.Target, string)
 	FirstByte()
+	Progress()
+	Failed(err error)
 	Retry(err error) error
 	End(routing.Outcome)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lmwarden/internal/llmapi"
+	"lmwarden/internal/pool"
 )
 
 // streamBuffer is the size of a stream's read buffer. An event that is larger
@@ -22,9 +23,9 @@ const streamBuffer = 16 << 10
 const wholeLimit = 32 << 20
 
 var (
-	errAborted   = errors.New("the engine cut the answer short")
+	errAborted   = pool.ErrAborted
 	errTruncated = errors.New("the engine's answer ended early")
-	errBusy      = errors.New("the engine answered 503")
+	errBusy      = pool.ErrBusy
 	errNotJSON   = errors.New("the engine's answer is not JSON")
 	errNoHTTP    = errors.New("the engine does not speak plain HTTP")
 	errReported  = errors.New("the engine reported an error in its answer")
@@ -40,6 +41,10 @@ func (e *unsent) Unwrap() error { return e.cause }
 // another attempt may be made. Every other ending is settled here.
 func (x *exchange) relay(res *http.Response) error {
 	x.streaming, x.length = false, -1
+	if res.StatusCode >= 500 && res.StatusCode != http.StatusServiceUnavailable {
+		_, fault := outcomeOf(res.StatusCode)
+		x.lease.Failed(fault)
+	}
 	generated := x.route.api.Generates() && res.StatusCode/100 == 2
 	switch {
 	case res.StatusCode < 200: // a switch of protocols that nobody asked for
@@ -122,6 +127,7 @@ func (x *exchange) relayStream(res *http.Response) error {
 			x.settle(OK, nil)
 			return nil
 		case llmapi.EndError:
+			x.lease.Failed(errReported)
 			x.settle(EngineError, errReported)
 			return nil
 		}
@@ -278,6 +284,7 @@ func (x *exchange) broken(err error) error {
 		x.settle(Cancelled, err)
 		return nil
 	}
+	x.lease.Failed(err)
 	if x.streaming {
 		event := llmapi.ErrorEvent(x.route.api, "replica "+replicaName(x.rec.Decision)+" "+describe(err))
 		if x.inside {

@@ -52,8 +52,8 @@ func (c *Core) decide(q *request) (Decision, Why) {
 }
 
 // decidePin honours a client's own choice whatever the policy and whatever the
-// replica's state, unless it is down. It gives a home to a conversation that has
-// none, because that is where its cache is now; it never moves one.
+// replica's state, unless it is down, or kept out while another is not. It gives a
+// home to a conversation that has none, because that is where its cache is now; it never moves one.
 func (c *Core) decidePin(q *request, home int) (Decision, Why) {
 	if !c.exists(q.Pin) {
 		return Decision{}, NoSuchReplica
@@ -64,6 +64,10 @@ func (c *Core) decidePin(q *request, home int) (Decision, Why) {
 		return Decision{}, PinDown
 	case slices.Contains(q.tried, r.server):
 		return Decision{}, Failed
+	case r.state == Ejected:
+		if tier, _ := c.candidates(nil); tier != Ejected {
+			return Decision{}, PinDown
+		}
 	}
 	c.mark(r.server, q.Pin)
 	d := Decision{Replica: q.Pin, Server: r.server, Reason: Pinned, Home: home, From: home}

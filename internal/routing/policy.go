@@ -94,7 +94,8 @@ const (
 // A stuck home keeps its own conversations (it recovers by itself, and their
 // cache is there) unless an attempt of this very request failed in it. A home
 // not heard from keeps them too, so a gateway that starts does not scatter them.
-// A draining home gives them up only for a ready replica.
+// A draining home gives them up only for a ready replica. One that is kept out
+// for a while is likely to be back with their cache.
 func (c *Core) fateAt(q *query) (fate, Why) {
 	home := &c.replicas[q.home]
 	failed := slices.Contains(q.tried, home.server)
@@ -109,6 +110,8 @@ func (c *Core) fateAt(q *query) (fate, Why) {
 		return leaves, HomeDown
 	case home.state == Draining && q.tier == Ready:
 		return leaves, HomeDraining
+	case home.state == Ejected && q.tier != Ejected:
+		return spills, HomeDown
 	}
 	return stays, ""
 }

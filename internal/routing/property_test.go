@@ -184,8 +184,10 @@ func (m *machine) retry(t *rapid.T) {
 
 // checkRefusal wants a refusal to have no alternative.
 func (m *machine) checkRefusal(t *rapid.T, q *openRequest, a Action) {
+	allOut := !slices.ContainsFunc(m.states, func(s State) bool { return s < Ejected })
 	for i, r := range m.replicas {
-		if (q.Pin == None || q.Pin == i) && m.states[i] != Down && !q.tried[r.Server] {
+		takes := m.states[i] < Ejected || m.states[i] == Ejected && (q.Pin == None || allOut)
+		if (q.Pin == None || q.Pin == i) && takes && !q.tried[r.Server] {
 			t.Fatalf("request %+v refused (%s) although replica %d is %v", q.Request, a.Why, i, m.states[i])
 		}
 	}

@@ -70,9 +70,10 @@ func (s *server) share() float64 {
 // candidates are the replicas outside the tried servers in the best state that
 // any of them is in, in index order. What nobody has heard from is used only
 // when nothing is ready; a draining replica still answers, which is better than
-// refusing; a stuck one may recover.
+// refusing; a stuck one may recover; of what is kept out the least bad is better
+// than nothing.
 func (c *Core) candidates(tried []int) (tier State, among []int) {
-	for _, tier = range [...]State{Ready, Unknown, Draining, Stuck} {
+	for _, tier = range [...]State{Ready, Unknown, Draining, Stuck, Ejected} {
 		among = c.among[:0]
 		for i := range c.replicas {
 			r := &c.replicas[i]

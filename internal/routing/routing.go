@@ -166,15 +166,17 @@ const (
 	Ready                 // takes everything
 	Draining              // keeps open requests, takes no new conversation; its conversations move at their next turn
 	Stuck                 // answers but makes no progress: no new conversation
+	Ejected               // kept out, though it may answer: used only when nothing better is up, and keeps its conversations
 	Down                  // takes nothing
 )
 
-// String returns the state's name as it stands in the API and on the pages.
+// String returns the state's name as it stands in the API and on the pages, where
+// what is kept out is down.
 func (s State) String() string {
 	if s > Down {
 		return fmt.Sprintf("state %d", uint8(s))
 	}
-	return [...]string{"unknown", "ready", "draining", "stuck", "down"}[s]
+	return [...]string{"unknown", "ready", "draining", "stuck", "down", "down"}[s]
 }
 
 // Load is one scrape of a replica.
