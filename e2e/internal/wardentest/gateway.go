@@ -112,6 +112,16 @@ func (g *Gateway) Model(t *testing.T, name string) Model {
 	return m
 }
 
+// Page returns a page of the console.
+func (g *Gateway) Page(t *testing.T, path string) string {
+	t.Helper()
+	body, err := fetch(http.MethodGet, g.Admin+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
 // SetAffinity switches a model's affinity "on" or "off".
 func (g *Gateway) SetAffinity(t *testing.T, model, affinity string) {
 	t.Helper()
