@@ -128,7 +128,7 @@ func poolOptions(cfg *config.Config, log *slog.Logger) ([]pool.Options, error) {
 			Name: m.Name, ServedName: m.ServedName, Aliases: m.Aliases,
 			Policy: m.Policy, SpillThreshold: int(m.SpillThreshold),
 			LiveFor: m.LiveFor.D(), IdleFor: m.IdleFor.D(),
-			MaxConversations: cfg.Session.MaxConversations, Logger: log,
+			MaxConversations: cfg.Session.MaxConversations, Stuck: cfg.Timeouts.Stuck.D(), Logger: log,
 		}
 		for _, e := range m.Engines {
 			key, err := e.APIKey.Reveal()

@@ -109,6 +109,9 @@ type Timeouts struct {
 	FirstByte Duration `yaml:"first_byte"`
 	// StreamIdle is the longest silence within a started stream.
 	StreamIdle Duration `yaml:"stream_idle"`
+	// Stuck is how long a replica with requests in flight may show no sign of
+	// progress before it gets no new conversations.
+	Stuck Duration `yaml:"stuck"`
 	// EngineIdle is how long a connection to an engine is kept for reuse. It must
 	// be shorter than the engine's own limit: 5 s for vLLM.
 	EngineIdle Duration `yaml:"engine_idle"`
@@ -139,6 +142,7 @@ func Default() *Config {
 			Connect:    Duration(5 * time.Second),
 			FirstByte:  Duration(30 * time.Minute),
 			StreamIdle: Duration(10 * time.Minute),
+			Stuck:      Duration(15 * time.Second),
 			EngineIdle: Duration(4 * time.Second),
 		},
 		Log:         Log{Level: "info", Format: "text"},
