@@ -24,7 +24,8 @@ type simCommand struct {
 	SSEKeepAlive    time.Duration `name:"sse-keep-alive-interval" placeholder:"TIME" help:"Comment line on streams after that much silence."`
 	MaxQueuedReqs   int           `name:"max-num-queued-reqs" placeholder:"N" help:"Answer 503 beyond that many open requests."`
 	AnswerTokens    int           `placeholder:"N" help:"Mean length of answers that nothing else limits."`
-	Seed            uint64        `default:"1" placeholder:"N" help:"Changes all answers (${default})."`
+	Seed            uint64        `default:"1" placeholder:"N" help:"Changes all answers, and which requests fail (${default})."`
+	Fail            []string      `placeholder:"FAILURE" sep:"none" help:"Let something go wrong: [SERVER:]KIND[@TIME][,KEY=VALUE...], explained above; repeatable. SERVER is a number with --ports."`
 
 	KVTokens                   *int     `name:"kv-tokens" placeholder:"TOKENS" help:"KV cache of one replica."`
 	BlockTokens                *int     `placeholder:"TOKENS" help:"Size of a block."`
@@ -47,12 +48,15 @@ type simCommand struct {
 	LogFormat string `default:"text" placeholder:"FORMAT" help:"text or json."`
 }
 
+// Help is shown above the flags.
+func (c simCommand) Help() string { return app.SimFailures() }
+
 func (c simCommand) Run(ctx context.Context, io app.IO) error {
 	return app.Sim(ctx, io, app.SimOptions{
 		Listen: c.Listen, Replicas: c.Replicas, Ports: c.Ports, Preset: c.Preset, Adjust: c.adjust,
 		Speed: c.Speed, Models: c.Model, Version: c.EngineVersion, ResponsesRank: c.ResponsesRank,
 		NoPromptDetails: c.NoPromptDetails, APIKey: c.APIKey, SSEKeepAlive: c.SSEKeepAlive,
-		MaxQueuedReqs: c.MaxQueuedReqs, AnswerTokens: c.AnswerTokens, Seed: c.Seed, LogFormat: c.LogFormat,
+		MaxQueuedReqs: c.MaxQueuedReqs, AnswerTokens: c.AnswerTokens, Seed: c.Seed, Failures: c.Fail, LogFormat: c.LogFormat,
 	})
 }
 

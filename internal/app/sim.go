@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,8 +42,14 @@ type SimOptions struct {
 	MaxQueuedReqs   int
 	AnswerTokens    int
 	Seed            uint64
-	LogFormat       string
+	// Failures are [SERVER:]FAILURE, with the number of a server where there are several; without
+	// one the failure is every server's. SimFailures describes the rest.
+	Failures  []string
+	LogFormat string
 }
+
+// SimFailures describes for a person what can go wrong with a simulated engine.
+func SimFailures() string { return server.FailureHelp() }
 
 // Sim runs a simulated vLLM until ctx ends.
 func Sim(ctx context.Context, io IO, o SimOptions) error {
@@ -69,12 +76,18 @@ func Sim(ctx context.Context, io IO, o SimOptions) error {
 		return err
 	}
 
+	failures, err := failuresByServer(o.Failures, servers)
+	if err != nil {
+		return err
+	}
+
 	box := simulatedBox{}
 	for i, address := range addresses {
 		s, err := server.New(server.Options{
 			Params: params, Replicas: ranks, Models: o.Models, Version: o.Version, ResponsesRank: o.ResponsesRank,
 			OmitPromptTokensDetails: o.NoPromptDetails, APIKey: o.APIKey, Speed: o.Speed, SSEKeepAlive: o.SSEKeepAlive,
 			MaxQueuedReqs: o.MaxQueuedReqs, AnswerTokens: o.AnswerTokens, Seed: o.Seed + uint64(i),
+			Failures: failures[i],
 		})
 		if err != nil {
 			box.close()
@@ -89,6 +102,26 @@ func Sim(ctx context.Context, io IO, o SimOptions) error {
 		listening(logger, fmt.Sprintf("engine %d", i), url)
 	}
 	return box.serve(ctx)
+}
+
+// failuresByServer hands out [SERVER:]FAILURE.
+func failuresByServer(failures []string, servers int) ([][]string, error) {
+	of := make([][]string, servers)
+	for _, f := range failures {
+		number, what, _ := strings.Cut(f, ":")
+		i, err := strconv.Atoi(number)
+		switch {
+		case err != nil: // no number: the failure is all there is
+			for i := range of {
+				of[i] = append(of[i], f)
+			}
+		case i < 0 || i >= servers:
+			return nil, usageErrorf("--fail %q: the server before the colon must be one of 0 to %d", f, servers-1)
+		default:
+			of[i] = append(of[i], what)
+		}
+	}
+	return of, nil
 }
 
 // portsFrom counts n addresses up from the first.

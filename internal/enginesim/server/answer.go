@@ -81,7 +81,20 @@ func (a *answer) between(from, to int) string {
 	return a.text[a.position(a.text, from):a.position(a.text, to)]
 }
 
-// argumentsBetween is the same for the arguments of a call. They are spread evenly over
+// said is what the first n tokens hold in one piece: the text, or the call if it is complete. What there
+// is of another call is text to the engine's parser.
+func (a *answer) said(n int) (text string, call *toolCall) {
+	switch {
+	case a.call == nil:
+		return a.between(0, n), nil
+	case n >= len(a.tokens):
+		return "", a.call
+	}
+	markup := "<tool_call>\n{\"name\": \"" + a.call.name + "\", \"arguments\": " + a.call.arguments + "}\n</tool_call>"
+	return markup[:a.position(markup, n)], nil
+}
+
+// argumentsBetween is what between is, for the arguments of a call. They are spread evenly over
 // the call's tokens; which token brings which byte of them is of no consequence.
 func (a *answer) argumentsBetween(from, to int) string {
 	arguments := a.call.arguments

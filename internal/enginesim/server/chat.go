@@ -81,24 +81,25 @@ type chatReply struct {
 }
 
 func (c *chatReply) whole(w http.ResponseWriter, r *http.Request, q request) {
-	g, refusal := c.s.submit(q)
+	g, refusal := c.s.submit(r, q)
 	if refusal != nil {
 		c.s.refuse(w, refusal)
 		return
 	}
 	defer g.end()
-	u, reasons, err := g.whole(r.Context())
+	u, results, err := g.whole(r.Context())
 	if err != nil {
 		c.s.fail(w, err, c.s.refuse)
 		return
 	}
 	choices := list{}
 	for i, p := range g.prompts {
+		text, call := p.answer.said(results[i].tokens)
 		message := object{
-			{"role", "assistant"}, {"content", any(p.answer.text)}, {"refusal", nil}, {"annotations", nil},
+			{"role", "assistant"}, {"content", any(text)}, {"refusal", nil}, {"annotations", nil},
 			{"audio", nil}, {"function_call", nil},
 		}
-		if call := p.answer.call; call != nil {
+		if call != nil {
 			message[1].value = nil
 			message = message.with(field{"tool_calls", list{object{
 				{"id", newID("chatcmpl-tool-")}, {"type", "function"},
@@ -107,7 +108,7 @@ func (c *chatReply) whole(w http.ResponseWriter, r *http.Request, q request) {
 		}
 		choice := object{
 			{"index", i}, {"message", message.with(field{"reasoning", nil})}, {"logprobs", nil},
-			{"finish_reason", p.answer.finishReason(reasons[i])}, {"stop_reason", nil},
+			{"finish_reason", p.answer.finishReason(results[i].reason)}, {"stop_reason", nil},
 			{"token_ids", nil}, {"routed_experts", nil},
 		}
 		choices = append(choices, c.s.weightVersions(choice))
@@ -123,7 +124,7 @@ func (c *chatReply) whole(w http.ResponseWriter, r *http.Request, q request) {
 
 func (c *chatReply) stream(w http.ResponseWriter, r *http.Request, q request) {
 	out := openStream(w)
-	g, refusal := c.s.submit(q)
+	g, refusal := c.s.submit(r, q)
 	if refusal != nil {
 		c.s.failStream(out, refusal)
 		return
@@ -172,7 +173,7 @@ func (c *chatReply) stream(w http.ResponseWriter, r *http.Request, q request) {
 			chunk = chunk.with(field{"kv_transfer_params", nil})
 		}
 		out.data(chunk)
-	})
+	}, func() { c.s.failStream(out, engineDead(c.s.version)) })
 	if !finished {
 		return
 	}

@@ -122,21 +122,22 @@ type completionReply struct {
 }
 
 func (c *completionReply) whole(w http.ResponseWriter, r *http.Request, q request) {
-	g, refusal := c.s.submit(q)
+	g, refusal := c.s.submit(r, q)
 	if refusal != nil {
 		c.s.refuse(w, refusal)
 		return
 	}
 	defer g.end()
-	u, reasons, err := g.whole(r.Context())
+	u, results, err := g.whole(r.Context())
 	if err != nil {
 		c.s.fail(w, err, c.s.refuse)
 		return
 	}
 	choices := list{}
 	for i, p := range g.prompts {
+		text, _ := p.answer.said(results[i].tokens)
 		choices = append(choices, c.s.weightVersions(object{
-			{"index", i}, {"text", p.answer.text}, {"logprobs", nil}, {"finish_reason", reasons[i]}, {"stop_reason", nil},
+			{"index", i}, {"text", text}, {"logprobs", nil}, {"finish_reason", results[i].reason}, {"stop_reason", nil},
 			{"token_ids", nil}, {"prompt_logprobs", nil}, {"prompt_token_ids", nil}, {"routed_experts", nil},
 		}))
 	}
@@ -150,7 +151,7 @@ func (c *completionReply) whole(w http.ResponseWriter, r *http.Request, q reques
 
 func (c *completionReply) stream(w http.ResponseWriter, r *http.Request, q request) {
 	out := openStream(w)
-	g, refusal := c.s.submit(q)
+	g, refusal := c.s.submit(r, q)
 	if refusal != nil {
 		c.s.failStream(out, refusal)
 		return
@@ -179,7 +180,7 @@ func (c *completionReply) stream(w http.ResponseWriter, r *http.Request, q reque
 			chunk = chunk.with(field{"system_fingerprint", c.s.fingerprint()})
 		}
 		out.data(chunk)
-	})
+	}, func() { c.s.failStream(out, engineDead(c.s.version)) })
 	if !finished {
 		return
 	}

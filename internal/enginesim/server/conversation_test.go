@@ -14,7 +14,6 @@ func TestConversationsBecomePrompts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Stop()
 	n := &network{server: s}
 	const end = ">\n<assistant\n"
 	for name, c := range map[string]struct{ path, body, want string }{

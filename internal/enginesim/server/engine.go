@@ -13,7 +13,7 @@ import (
 const maxLag = 100 * time.Millisecond
 
 // engine runs an enginesim.Box in real time: one goroutine per rank steps it, handlers
-// add and abandon sequences.
+// add and abandon sequences. What can befall its ranks is in halt.go.
 type engine struct {
 	speed float64
 	epoch time.Time       // when the box was made
@@ -24,14 +24,17 @@ type engine struct {
 	live    map[uint64]*sequence // guarded by mu: by id
 	lastID  uint64               // guarded by mu
 	figures []*figures           // guarded by mu: by rank
-	stopped bool                 // guarded by mu: nothing steps any more
+	aborted []int64              // guarded by mu: by rank, sequences that abort ended
+	halts   []halt               // guarded by mu: by rank
+	gone    error                // guarded by mu: why no sequence is taken any more
 }
 
-// sequence is one live prompt of a job. Its fields below part are guarded by engine.mu.
+// sequence is one live prompt of a job. Its fields below rank are guarded by engine.mu.
 type sequence struct {
 	id   uint64
 	job  *job
 	part int
+	rank int
 
 	params    requestParams
 	prompt    int // tokens
@@ -45,13 +48,18 @@ type sequence struct {
 type requestParams struct{ maxTokens, n int }
 
 func newEngine(box *enginesim.Box, speed float64, modelLen int) *engine {
-	e := &engine{speed: speed, epoch: time.Now(), box: box, live: map[uint64]*sequence{}}
+	e := &engine{
+		speed: speed, epoch: time.Now(), box: box, live: map[uint64]*sequence{},
+		aborted: make([]int64, box.Ranks()), halts: make([]halt, box.Ranks()),
+	}
 	for range box.Ranks() {
 		e.wakes = append(e.wakes, make(chan struct{}, 1))
 		e.figures = append(e.figures, newFigures(modelLen))
 	}
 	return e
 }
+
+func (e *engine) ranks() int { return len(e.wakes) }
 
 // now is the box's time, which runs speed times as fast as the clock.
 func (e *engine) now() time.Time {
@@ -63,8 +71,8 @@ func (e *engine) now() time.Time {
 func (e *engine) add(j *job, part, rank int, s *enginesim.Sequence, params requestParams) (*sequence, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.stopped {
-		return nil, errEngineGone
+	if e.gone != nil {
+		return nil, e.gone
 	}
 	e.lastID++
 	s.ID = e.lastID
@@ -72,7 +80,7 @@ func (e *engine) add(j *job, part, rank int, s *enginesim.Sequence, params reque
 	if err != nil {
 		return nil, err
 	}
-	q := &sequence{id: s.ID, job: j, part: part, params: params, prompt: len(s.Prompt), arrived: time.Now()}
+	q := &sequence{id: s.ID, job: j, part: part, rank: rank, params: params, prompt: len(s.Prompt), arrived: time.Now()}
 	e.live[s.ID] = q
 	select {
 	case e.wakes[rank] <- struct{}{}:
@@ -100,14 +108,7 @@ func (e *engine) run(ctx context.Context) {
 		ranks.Go(func() { e.runRank(ctx, rank) })
 	}
 	ranks.Wait()
-
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.stopped = true
-	for _, q := range e.live {
-		q.job.lose()
-	}
-	clear(e.live)
+	e.lose(errEngineGone)
 }
 
 // runRank lets one step after the other begin, its duration pass (divided by the speed),
@@ -116,8 +117,7 @@ func (e *engine) runRank(ctx context.Context, rank int) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	due := time.Now() // when the step in progress ends
-	for ctx.Err() == nil {
-		e.mu.Lock()
+	for ctx.Err() == nil && e.lockRunning(ctx, rank) {
 		began := time.Now()
 		took, busy := e.box.Begin(e.now(), rank)
 		e.mu.Unlock()
@@ -140,13 +140,16 @@ func (e *engine) runRank(ctx context.Context, rank int) {
 			case <-ctx.Done():
 			}
 		}
+		if !e.lockRunning(ctx, rank) {
+			return
+		}
 		e.endStep(rank, began)
+		e.mu.Unlock()
 	}
 }
 
+// endStep is called with mu held.
 func (e *engine) endStep(rank int, began time.Time) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	now := time.Now()
 	for _, emit := range e.box.End(e.now(), rank) {
 		q := e.live[emit.ID]
@@ -173,15 +176,28 @@ func (e *engine) resetCache() bool {
 	return e.box.Reset()
 }
 
-// snapshot is what the ranks have counted, all of one moment.
+// snapshot is what the ranks have counted, all of one moment. A halted rank still shows what it
+// did when it was halted.
 func (e *engine) snapshot() ([]enginesim.Stats, []figures) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	stats := make([]enginesim.Stats, len(e.wakes))
-	counted := make([]figures, len(e.wakes))
+	stats := make([]enginesim.Stats, e.ranks())
+	counted := make([]figures, e.ranks())
 	for rank := range stats {
-		stats[rank] = e.box.Stats(rank)
-		counted[rank] = e.figures[rank].clone()
+		if h := &e.halts[rank]; h.held > 0 {
+			stats[rank], counted[rank] = h.stats, h.figures
+		} else {
+			stats[rank], counted[rank] = e.figuresOf(rank)
+		}
 	}
 	return stats, counted
+}
+
+// figuresOf is called with mu held.
+func (e *engine) figuresOf(rank int) (enginesim.Stats, figures) {
+	stats := e.box.Stats(rank)
+	if n := e.aborted[rank]; n > 0 {
+		stats.Finished[reasonAbort] = n
+	}
+	return stats, e.figures[rank].clone()
 }

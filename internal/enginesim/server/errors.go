@@ -46,10 +46,20 @@ func busy() *apiError {
 	}
 }
 
-func engineDead() *apiError {
+// engineDead is what a request gets whose engine died, and every later one.
+func engineDead(v version) *apiError {
+	message := "EngineCore encountered an issue. See stack trace (above) for the root cause."
+	if v.atLeast(0, 33) {
+		message = "The server had an error while processing your request."
+	}
+	return &apiError{status: http.StatusInternalServerError, kind: "InternalServerError", message: message}
+}
+
+// stopping is what new requests get while a server that was told to stop ends the old ones.
+func stopping() *apiError {
 	return &apiError{
 		status: http.StatusInternalServerError, kind: "InternalServerError",
-		message: "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+		message: "cannot schedule new futures after shutdown",
 	}
 }
 

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -37,8 +39,10 @@ func FuzzBodies(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	s.Start()
-	f.Cleanup(s.Stop)
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { s.process().engine.run(ctx) })
+	f.Cleanup(func() { stop(); running.Wait() })
 	f.Fuzz(func(t *testing.T, path, body string) {
 		if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, " ?#%\r\n\x7f") {
 			return
@@ -51,7 +55,7 @@ func FuzzBodies(f *testing.F) {
 		r := httptest.NewRequest(http.MethodPost, "http://vllm.test"+path, strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
-		s.Handler().ServeHTTP(w, r)
+		s.handle(w, r)
 		reply, err := io.ReadAll(w.Result().Body)
 		if err != nil {
 			t.Fatal(err)
@@ -59,7 +63,7 @@ func FuzzBodies(f *testing.F) {
 		if w.Header().Get("Content-Type") == "application/json" && !json.Valid(reply) {
 			t.Errorf("%s: %d with %q", path, w.Code, reply)
 		}
-		if open := s.open.Load(); open != 0 {
+		if open := s.process().open.Load(); open != 0 {
 			t.Errorf("%d requests count as open", open)
 		}
 	})

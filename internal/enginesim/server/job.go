@@ -25,7 +25,7 @@ type event struct {
 type job struct {
 	mu      sync.Mutex
 	pending []event // guarded by mu
-	lost    bool    // guarded by mu: the engine is gone, nothing will come any more
+	lost    error   // guarded by mu: why nothing will come any more
 
 	wake chan struct{} // holds one signal: something changed
 }
@@ -33,7 +33,9 @@ type job struct {
 var (
 	// errIdle says that nothing came for the time the caller was ready to wait.
 	errIdle = errors.New("nothing came in time")
-	// errEngineGone says that the server stops and the answer will never be complete.
+	// errEngineDead says that the server noticed the death of an engine: it still tells its clients.
+	errEngineDead = errors.New("the engine is dead")
+	// errEngineGone says that the server itself ends, in the middle of answers.
 	errEngineGone = errors.New("the engine is gone")
 )
 
@@ -60,9 +62,9 @@ func (j *job) deliver(e event) {
 	j.signal()
 }
 
-func (j *job) lose() {
+func (j *job) lose(why error) {
 	j.mu.Lock()
-	j.lost = true
+	j.lost = why
 	j.mu.Unlock()
 	j.signal()
 }
@@ -75,8 +77,8 @@ func (j *job) signal() {
 }
 
 // next waits for events and returns them in the order in which their sequences first had one.
-// It fails with the context's error, with errEngineGone, or with errIdle after idle
-// (zero waits for ever).
+// It fails with the context's error, with errEngineDead or errEngineGone, or with errIdle after
+// idle (zero waits for ever).
 func (j *job) next(ctx context.Context, idle time.Duration) ([]event, error) {
 	var expired <-chan time.Time
 	if idle > 0 {
@@ -92,8 +94,8 @@ func (j *job) next(ctx context.Context, idle time.Duration) ([]event, error) {
 		if len(events) > 0 {
 			return events, nil
 		}
-		if lost {
-			return nil, errEngineGone
+		if lost != nil {
+			return nil, lost
 		}
 		select {
 		case <-j.wake:

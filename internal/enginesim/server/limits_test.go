@@ -174,7 +174,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 				t.Errorf("%s: %s %s, want a 400 with %q", name, r.Status, body, c.want)
 			}
 		}
-		if open := n.server.open.Load(); open != 0 {
+		if open := n.server.process().open.Load(); open != 0 {
 			t.Errorf("%d requests count as open", open)
 		}
 	})

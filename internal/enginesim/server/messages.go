@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 
 	"lmwarden/internal/enginesim"
@@ -120,33 +121,34 @@ type messageReply struct {
 }
 
 func (m *messageReply) whole(w http.ResponseWriter, r *http.Request, q request) {
-	g, refusal := m.s.submit(q)
+	g, refusal := m.s.submit(r, q)
 	if refusal != nil {
 		m.s.refuseAnthropic(w, refusal)
 		return
 	}
 	defer g.end()
-	u, reasons, err := g.whole(r.Context())
+	u, results, err := g.whole(r.Context())
 	if err != nil {
 		m.s.fail(w, err, m.s.refuseAnthropic)
 		return
 	}
 	answer := &g.prompts[0].answer
-	block := object{{"type", "text"}, {"text", answer.text}}
-	if call := answer.call; call != nil {
+	text, call := answer.said(results[0].tokens)
+	block := object{{"type", "text"}, {"text", text}}
+	if call != nil {
 		block = object{
 			{"type", "tool_use"}, {"id", newID("chatcmpl-tool-")}, {"name", call.name}, {"input", json.RawMessage(call.arguments)},
 		}
 	}
 	writeJSON(w, http.StatusOK, object{
 		{"id", m.id}, {"type", "message"}, {"role", "assistant"}, {"content", list{block}}, {"model", m.s.models[0]},
-		{"stop_reason", stopReason(answer, reasons[0])}, {"usage", m.s.anthropicUsage(m.prompt, u)},
+		{"stop_reason", stopReason(answer, results[0].reason)}, {"usage", m.s.anthropicUsage(m.prompt, u)},
 	})
 }
 
 func (m *messageReply) stream(w http.ResponseWriter, r *http.Request, q request) {
 	out := openStream(w)
-	g, refusal := m.s.submit(q)
+	g, refusal := m.s.submit(r, q)
 	if refusal != nil {
 		m.failStream(out, refusal)
 		return
@@ -200,6 +202,11 @@ func (m *messageReply) stream(w http.ResponseWriter, r *http.Request, q request)
 			{"usage", m.s.anthropicUsage(m.prompt, u)},
 		})
 		out.event("message_stop", object{{"type", "message_stop"}})
+	}, func() {
+		if inBlock && m.s.version.atLeast(0, 33) {
+			out.event("content_block_stop", object{{"type", "content_block_stop"}, {"index", 0}})
+		}
+		m.failStream(out, engineDead(m.s.version))
 	})
 }
 
@@ -228,15 +235,15 @@ func stopReason(a *answer, reason string) any {
 	return nil
 }
 
-// failStream ends a stream that the engine refused after its headers were sent. Before 0.33 the
+// failStream ends a stream that failed after its headers were sent. Before 0.33 the
 // handler choked on the error chunk of the chat handler below it, and that is what clients see.
 func (m *messageReply) failStream(out *stream, e *apiError) {
 	if m.s.version.atLeast(0, 33) {
 		out.event("error", e.anthropic(m.s.version))
 		return
 	}
-	const hint = " [type=missing, input_value={'error': {'message': 'da...am': None, 'code': 400}}, input_type=dict]\n" +
-		"    For further information visit https://errors.pydantic.dev/2.14/v/missing"
+	hint := fmt.Sprintf(" [type=missing, input_value={'error': {'message': '%.2s...am': None, 'code': %d}}, input_type=dict]\n"+
+		"    For further information visit https://errors.pydantic.dev/2.14/v/missing", e.message, e.status)
 	out.event("error", object{{"type", "error"}, {"error", object{
 		{"type", "internal_error"},
 		{"message", "2 validation errors for ChatCompletionStreamResponse\nmodel\n  Field required" + hint + "\nchoices\n  Field required" + hint},

@@ -7,21 +7,32 @@ import (
 	"lmwarden/internal/enginesim"
 )
 
-// metrics is GET /metrics: the page of a vLLM with one API server. It leaves out the families of
+// metrics is GET /metrics.
+func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
+	writePage(w, []byte(s.metricsPage()))
+}
+
+func writePage(w http.ResponseWriter, page []byte) {
+	w.Header().Set("Content-Type", "text/plain; version=1.0.0; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(len(page)))
+	write(w, page)
+}
+
+// metricsPage is the page of a vLLM with one API server. It leaves out the families of
 // the Python runtime, of the web framework and of the process (but for its start time), and those
 // of which the model knows nothing.
-func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
-	p := &page{model: s.models[0], created: s.engine.epoch}
+func (s *Server) metricsPage() string {
+	process := s.process()
+	started := process.engine.epoch
+	p := &page{model: s.models[0], created: started}
 	p.family("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", "gauge")
-	p.sample("process_start_time_seconds", unixSeconds(s.engine.epoch))
-	stats, figures := s.engine.snapshot()
+	p.sample("process_start_time_seconds", unixSeconds(started))
+	stats, figures := process.engine.snapshot()
 	writeStats(p, stats)
 	s.writeFigures(p, figures)
-	s.writeAdmission(p)
-	s.writeCacheConfig(p)
-	w.Header().Set("Content-Type", "text/plain; version=1.0.0; charset=utf-8")
-	w.Header().Set("Content-Length", strconv.Itoa(p.text.Len()))
-	write(w, []byte(p.text.String()))
+	writeAdmission(p, process.refused.Load())
+	s.writeCacheConfig(p, len(stats))
+	return p.text.String()
 }
 
 func writeStats(p *page, stats []enginesim.Stats) {
@@ -88,7 +99,7 @@ func writeStats(p *page, stats []enginesim.Stats) {
 	p.counter("vllm:generation_tokens", "Number of generation tokens processed.",
 		of(func(s enginesim.Stats) float64 { return float64(s.GenerationTokens) }))
 	var finished []series
-	for _, reason := range []string{enginesim.ReasonStop, enginesim.ReasonLength, "abort", "error", "repetition"} {
+	for _, reason := range []string{enginesim.ReasonStop, enginesim.ReasonLength, reasonAbort, "error", "repetition"} {
 		finished = append(finished, with("finished_reason", reason,
 			of(func(s enginesim.Stats) float64 { return float64(s.Finished[reason]) })))
 	}
@@ -106,12 +117,12 @@ func (s *Server) writeFigures(p *page, all []figures) {
 }
 
 // writeAdmission writes the counter of the API server's queue limit, which has no engine label.
-func (s *Server) writeAdmission(p *page) {
+func writeAdmission(p *page, refused int64) {
 	const name, help = "vllm:admission_rejections", "Number of admission attempts rejected by a queue limit, by reason."
 	model := label{"model_name", p.model}
 	requests, tokens := label{"reason", "max_num_queued_reqs"}, label{"reason", "max_num_queued_tokens"}
 	p.family(name+"_total", help, "counter")
-	p.sample(name+"_total", float64(s.refused.Load()), model, requests)
+	p.sample(name+"_total", float64(refused), model, requests)
 	p.sample(name+"_total", 0, model, tokens)
 	p.family(name+"_created", help, "gauge")
 	p.sample(name+"_created", unixSeconds(p.created), model, requests)
@@ -120,12 +131,12 @@ func (s *Server) writeAdmission(p *page) {
 
 // writeCacheConfig writes the cache's configuration. As in the original num_gpu_blocks is the sum
 // over all ranks on the series of each of them, while kv_cache_size_tokens is one rank's.
-func (s *Server) writeCacheConfig(p *page) {
+func (s *Server) writeCacheConfig(p *page, ranks int) {
 	const name = "vllm:cache_config_info"
 	blocks, size := s.params.Blocks(), strconv.Itoa(s.params.BlockTokens)
 	tokens := blocks * s.params.BlockTokens
 	p.family(name, "Information of the LLMEngine CacheConfig", "gauge")
-	for rank := range s.replicas {
+	for rank := range ranks {
 		p.sample(name, 1,
 			label{"_block_size_resolved", "True"},
 			label{"block_size", size},
@@ -152,7 +163,7 @@ func (s *Server) writeCacheConfig(p *page) {
 			label{"mamba_page_size_padded", "None"},
 			label{"mamba_ssm_cache_dtype", "float32"},
 			label{"num_cpu_blocks", "None"},
-			label{"num_gpu_blocks", strconv.Itoa(blocks * s.replicas)},
+			label{"num_gpu_blocks", strconv.Itoa(blocks * ranks)},
 			label{"num_gpu_blocks_override", strconv.Itoa(blocks)},
 			label{"prefix_cache_retention_interval", "0"},
 			label{"prefix_caching_hash_algo", "sha256"},

@@ -28,8 +28,16 @@ func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
+	status := http.StatusOK
+	if s.process().is(dead) {
+		status = http.StatusServiceUnavailable
+	}
 	w.Header().Set("Content-Length", "0")
-	w.WriteHeader(http.StatusOK)
+	w.WriteHeader(status)
+}
+
+func (s *Server) worldSize(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, object{{"world_size", s.process().engine.ranks()}})
 }
 
 // constant serves an answer that never changes.
@@ -46,7 +54,7 @@ func (s *Server) scaleOut(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) resetPrefixCache(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, object{{"success", s.engine.resetCache()}})
+	writeJSON(w, http.StatusOK, object{{"success", s.process().engine.resetCache()}})
 }
 
 // tokenize is POST /tokenize, of a prompt or of messages.

@@ -23,7 +23,7 @@ func (n *network) served(t *testing.T, do func()) map[string]float64 {
 		// balancer sees are as old as that.
 		time.Sleep(30 * time.Millisecond)
 		var counts []float64
-		stats, _ := n.server.engine.snapshot()
+		stats, _ := n.server.process().engine.snapshot()
 		for _, s := range stats {
 			counts = append(counts, float64(s.PromptTokens))
 		}

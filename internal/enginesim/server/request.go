@@ -26,15 +26,39 @@ type prompt struct {
 type generation struct {
 	*job
 	engine    *engine
+	visit     *visit
 	prompts   []prompt
 	sequences []*sequence
+	left      int // sequences that are not done
+	aborted   bool
 }
 
-// end takes out of the engine whatever is still in it. It may be called at any time and
-// more than once.
+// next is job.next, which see, with a count of what is done.
+func (g *generation) next(ctx context.Context, idle time.Duration) ([]event, error) {
+	events, err := g.job.next(ctx, idle)
+	for _, e := range events {
+		if e.done {
+			g.left--
+			g.aborted = g.aborted || e.reason == reasonAbort
+		}
+	}
+	if errors.Is(err, errEngineDead) || errors.Is(err, errEngineGone) {
+		g.visit.outcome = failed
+	}
+	return events, err
+}
+
+// end takes out of the engine whatever is still in it.
 func (g *generation) end() {
 	for _, q := range g.sequences {
 		g.engine.abandon(q)
+	}
+	switch {
+	case g.visit.outcome != nil || g.left > 0:
+	case g.aborted:
+		g.visit.outcome = aborted
+	default:
+		g.visit.outcome = served
 	}
 }
 
@@ -52,22 +76,26 @@ const rankHeader = "X-Data-Parallel-Rank"
 
 // submit picks ranks and gives every sequence of the request to the engine. The caller must
 // call end on the generation.
-func (s *Server) submit(q request) (*generation, *apiError) {
-	rank, refusal := s.pinnedRank(q.rank)
+func (s *Server) submit(r *http.Request, q request) (*generation, *apiError) {
+	e := s.process().engine
+	rank, refusal := pinnedRank(q.rank, e.ranks())
 	if refusal != nil {
 		return nil, refusal
 	}
-	g := &generation{job: newJob(), engine: s.engine, prompts: q.prompts}
+	g := &generation{job: newJob(), engine: e, visit: visitOf(r), prompts: q.prompts, left: len(q.prompts)}
 	for i, p := range q.prompts {
-		sequence, err := s.engine.add(g.job, i, rank, &enginesim.Sequence{
+		sequence, err := e.add(g.job, i, rank, &enginesim.Sequence{
 			Prompt: p.tokens, Output: p.answer.tokens, Reason: p.answer.reason, Salt: q.salt,
 		}, q.params)
 		if err != nil {
 			g.end()
-			if errors.Is(err, errEngineGone) {
-				return nil, engineDead()
+			if errors.Is(err, errEngineDead) || errors.Is(err, errEngineGone) {
+				return nil, engineDead(s.version)
 			}
 			return nil, badRequest("", "%s", err)
+		}
+		if i == 0 {
+			g.visit.take(sequence.rank)
 		}
 		g.sequences = append(g.sequences, sequence)
 	}
@@ -76,13 +104,13 @@ func (s *Server) submit(q request) (*generation, *apiError) {
 
 // pinnedRank reads the header as Python's int does: what is not an integer counts as
 // absent, an integer that is no rank is refused.
-func (s *Server) pinnedRank(header string) (int, *apiError) {
+func pinnedRank(header string, ranks int) (int, *apiError) {
 	rank, shown, ok := pythonInt(header)
 	if !ok {
 		return enginesim.AnyRank, nil
 	}
-	if rank < 0 || rank >= s.replicas {
-		return 0, badRequest("", "data_parallel_rank %s is out of range [0, %d).", shown, s.replicas)
+	if rank < 0 || rank >= ranks {
+		return 0, badRequest("", "data_parallel_rank %s is out of range [0, %d).", shown, ranks)
 	}
 	return rank, nil
 }
@@ -128,18 +156,25 @@ func pythonInt(s string) (n int, shown string, ok bool) {
 }
 
 // accept is what every generating route does first: it reads the body, and refuses when the
-// queue is full. On success the caller must call leave.
+// queue is full or the engine not there any more. On success the caller must call leave.
 func (s *Server) accept(r *http.Request) (b *body, leave func(), refusal *apiError) {
 	b, refusal = readBody(r)
 	if refusal != nil {
 		return nil, nil, refusal
 	}
-	if in := s.open.Add(1); s.maxQueued > 0 && int(in) > s.maxQueued {
-		s.open.Add(-1)
-		s.refused.Add(1)
+	p := s.process()
+	switch {
+	case p.is(dead):
+		return nil, nil, engineDead(s.version)
+	case p.is(draining):
+		return nil, nil, stopping()
+	}
+	if in := p.open.Add(1); s.maxQueued > 0 && int(in) > s.maxQueued {
+		p.open.Add(-1)
+		p.refused.Add(1)
 		return nil, nil, busy()
 	}
-	return b, func() { s.open.Add(-1) }, nil
+	return b, func() { p.open.Add(-1) }, nil
 }
 
 // conversation is what a request of chat, messages or responses asks for.
@@ -294,44 +329,48 @@ func (s *Server) checkLength(tokens int) *apiError {
 		"(parameter=input_tokens, value=%d)", limit, seen, seen)
 }
 
-// whole waits until every sequence is done and returns the reasons why each ended.
-func (g *generation) whole(ctx context.Context) (usage, []string, error) {
+// result is what became of one sequence.
+type result struct {
+	tokens int // of its answer
+	reason string
+}
+
+// whole waits until every sequence is done and returns what became of each.
+func (g *generation) whole(ctx context.Context) (usage, []result, error) {
 	var u usage
-	reasons := make([]string, len(g.prompts))
-	for left := len(g.prompts); left > 0; {
+	results := make([]result, len(g.prompts))
+	for g.left > 0 {
 		events, err := g.next(ctx, 0)
 		if err != nil {
 			return u, nil, err
 		}
 		for _, e := range events {
 			u.add(e)
-			if e.done {
-				reasons[e.part] = e.reason
-				left--
-			}
+			results[e.part].tokens += e.tokens
+			results[e.part].reason = e.reason
 		}
 	}
-	return u, reasons, nil
+	return u, results, nil
 }
 
 // fingerprint tells the engine's version and its parallel degree.
 func (s *Server) fingerprint() string {
 	degree := ""
-	if s.replicas > 1 {
-		degree = fmt.Sprintf("-dp%d", s.replicas)
+	if ranks := s.process().engine.ranks(); ranks > 1 {
+		degree = fmt.Sprintf("-dp%d", ranks)
 	}
 	return "vllm-" + s.version.text + degree + "-" + s.build
 }
 
-// fail answers a request whose generation ended without a result: the client left, or the engine
-// stopped.
+// fail answers a request whose generation ended without a result. When the engine died the client is told;
+// else it has left, or its connection is cut.
 func (s *Server) fail(w http.ResponseWriter, err error, refuse func(http.ResponseWriter, *apiError)) {
-	if errors.Is(err, errEngineGone) {
-		refuse(w, engineDead())
+	if errors.Is(err, errEngineDead) {
+		refuse(w, engineDead(s.version))
 	}
 }
 
-// failStream ends a chat or completions stream that the engine refused after its headers were sent.
+// failStream ends a chat or completions stream that failed after its headers were sent.
 func (s *Server) failStream(out *stream, e *apiError) {
 	style := compact
 	if !s.version.atLeast(0, 33) {

@@ -123,20 +123,24 @@ const (
 )
 
 func (p *responsesReply) whole(w http.ResponseWriter, r *http.Request, q request) {
-	g, refusal := p.s.submit(q)
+	g, refusal := p.s.submit(r, q)
 	if refusal != nil {
 		p.s.refuse(w, refusal)
 		return
 	}
 	defer g.end()
-	u, reasons, err := g.whole(r.Context())
+	u, results, err := g.whole(r.Context())
 	if err != nil {
 		p.s.fail(w, err, p.s.refuse)
 		return
 	}
 	answer := &g.prompts[0].answer
-	status := responseStatus(reasons[0])
-	output := list{p.item(answer, p.itemStatus(status), answer.text)}
+	status := responseStatus(results[0].reason)
+	text, call := answer.said(results[0].tokens)
+	if call == nil {
+		p.itemID = newID("msg_") // whatever it was going to be
+	}
+	output := list{p.item(call, p.itemStatus(status), text)}
 	writeJSON(w, http.StatusOK, p.response(status, output, responsesUsage(p.prompt, u)))
 }
 
@@ -158,8 +162,8 @@ func (p *responsesReply) itemStatus(response string) string {
 
 // item is the one item of the output, with as much text as there is. A call is shown whole
 // once it is completed, without its arguments before.
-func (p *responsesReply) item(a *answer, status, text string) object {
-	if call := a.call; call != nil {
+func (p *responsesReply) item(call *toolCall, status, text string) object {
+	if call != nil {
 		arguments := call.arguments
 		if status == statusInProgress {
 			arguments = ""
@@ -226,7 +230,7 @@ func (p *responsesReply) stream(w http.ResponseWriter, r *http.Request, q reques
 	out := openStream(w)
 	p.send(out, "response.created", field{"response", p.response(statusInProgress, list{}, nil)})
 	p.send(out, "response.in_progress", field{"response", p.response(statusInProgress, list{}, nil)})
-	g, refusal := p.s.submit(q)
+	g, refusal := p.s.submit(r, q)
 	if refusal != nil {
 		out.cut() // the original has no error event here
 	}
@@ -251,28 +255,32 @@ func (p *responsesReply) stream(w http.ResponseWriter, r *http.Request, q reques
 		if e.done {
 			p.sendEnd(out, answer, responseStatus(e.reason), u)
 		}
-	})
+	}, out.cut) // the original has no error event here either
 }
 
 func (p *responsesReply) sendStart(out *stream, a *answer) {
-	p.send(out, "response.output_item.added", field{"item", p.item(a, statusInProgress, "")}, field{"output_index", 0})
+	p.send(out, "response.output_item.added", field{"item", p.item(a.call, statusInProgress, "")}, field{"output_index", 0})
 	if a.call == nil {
 		p.send(out, "response.content_part.added", field{"content_index", 0}, field{"item_id", p.itemID},
 			field{"output_index", 0}, field{"part", textPart("", list{})})
 	}
 }
 
+// sendEnd ends the output with what there is of it: an aborted one is shown like a complete one.
 func (p *responsesReply) sendEnd(out *stream, a *answer, status string, u usage) {
-	if call := a.call; call != nil {
+	text, call := "", a.call
+	if call != nil {
+		call = &toolCall{name: call.name, arguments: a.argumentsBetween(0, u.completion)}
 		p.send(out, "response.function_call_arguments.done", field{"arguments", call.arguments}, field{"item_id", p.itemID},
 			field{"name", call.name}, field{"output_index", 0})
 	} else {
+		text = a.between(0, u.completion)
 		p.send(out, "response.output_text.done", field{"content_index", 0}, field{"item_id", p.itemID}, field{"logprobs", list{}},
-			field{"output_index", 0}, field{"text", a.text})
+			field{"output_index", 0}, field{"text", text})
 		p.send(out, "response.content_part.done", field{"content_index", 0}, field{"item_id", p.itemID},
-			field{"output_index", 0}, field{"part", textPart(a.text, nil)})
+			field{"output_index", 0}, field{"part", textPart(text, nil)})
 	}
-	item := p.item(a, p.itemStatus(status), a.text)
+	item := p.item(call, p.itemStatus(status), text)
 	p.send(out, "response.output_item.done", field{"item", item}, field{"output_index", 0})
 	// Up to 0.32 a response that was cut ends like one that was not.
 	name := "response.completed"

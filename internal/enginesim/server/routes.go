@@ -9,38 +9,42 @@ import (
 
 // route is what the server does at one path.
 type route struct {
-	methods []string // in the order of the allow header
-	serve   func(http.ResponseWriter, *http.Request)
+	methods   []string // in the order of the allow header
+	serve     http.HandlerFunc
+	generates bool
 }
 
 func (s *Server) makeRoutes() map[string]route {
-	get := func(serve func(http.ResponseWriter, *http.Request)) route {
-		return route{[]string{http.MethodGet}, serve}
+	get := func(serve http.HandlerFunc) route {
+		return route{methods: []string{http.MethodGet}, serve: serve}
 	}
-	post := func(serve func(http.ResponseWriter, *http.Request)) route {
-		return route{[]string{http.MethodPost}, serve}
+	post := func(serve http.HandlerFunc) route {
+		return route{methods: []string{http.MethodPost}, serve: serve}
+	}
+	generate := func(serve http.HandlerFunc) route {
+		return route{methods: []string{http.MethodPost}, serve: serve, generates: true}
 	}
 	return map[string]route{
 		"/v1/models":                  get(s.listModels),
-		"/v1/chat/completions":        post(s.chat),
-		"/v1/completions":             post(s.completions),
-		"/v1/responses":               post(s.responses),
-		"/v1/messages":                post(s.messages),
+		"/v1/chat/completions":        generate(s.chat),
+		"/v1/completions":             generate(s.completions),
+		"/v1/responses":               generate(s.responses),
+		"/v1/messages":                generate(s.messages),
 		"/v1/messages/count_tokens":   post(s.countTokens),
-		"/invocations":                post(s.chat),
+		"/invocations":                generate(s.chat),
 		"/v1/chat/completions/render": post(s.scaleOut),
 		"/v1/completions/render":      post(s.scaleOut),
 		"/tokenize":                   post(s.tokenize),
 		"/detokenize":                 post(s.detokenize),
 		"/health":                     get(s.health),
-		"/ping":                       {[]string{http.MethodGet, http.MethodPost}, s.health},
+		"/ping":                       {methods: []string{http.MethodGet, http.MethodPost}, serve: s.health},
 		"/version":                    get(s.constant(object{{"version", s.version.text}})),
 		"/load":                       get(s.constant(object{{"server_load", 0}})), // as without --enable-server-load-tracking
 		"/metrics":                    get(s.metrics),
 		"/reset_prefix_cache":         post(s.resetPrefixCache),
 		"/is_sleeping":                get(s.constant(object{{"is_sleeping", false}})),
 		"/is_paused":                  get(s.constant(object{{"is_paused", false}})),
-		"/get_world_size":             get(s.constant(object{{"world_size", s.replicas}})),
+		"/get_world_size":             get(s.worldSize),
 	}
 }
 
@@ -57,14 +61,22 @@ func (s *Server) lookup(path string) (route, bool) {
 			id, method = base, http.MethodPost
 		}
 		if id != "" && !strings.Contains(id, "/") {
-			return route{[]string{method}, func(w http.ResponseWriter, _ *http.Request) { s.refuse(w, unknownResponse(id)) }}, true
+			serve := func(w http.ResponseWriter, _ *http.Request) { s.refuse(w, unknownResponse(id)) }
+			return route{methods: []string{method}, serve: serve}, true
 		}
 	}
 	return route{}, false
 }
 
-// serve does what uvicorn, its middlewares and its router do before a handler runs.
-func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+// handle does what uvicorn, its middlewares and its router do before a handler runs.
+func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
+	if c := connectionOf(r); c != nil {
+		c.requests++
+	}
+	if strings.HasPrefix(r.URL.Path, simulationPrefix) {
+		s.simulation(w, r)
+		return
+	}
 	header := w.Header()
 	if strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		header.Set("Connection", "close")
@@ -95,7 +107,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		header.Set("Allow", strings.Join(at.methods, ", "))
 		writeDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
 	default:
-		at.serve(w, r)
+		serve := s.ambushed(r, at)
+		if at.generates {
+			serve = s.tallied(serve)
+		}
+		serve(w, r)
 	}
 }
 

@@ -11,8 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -54,7 +52,9 @@ type Options struct {
 	// AnswerTokens is the mean length of answers that neither max tokens nor a marker limit; they
 	// are between 2/5 and 8/5 of it. 0 is 160.
 	AnswerTokens int
-	// Seed changes all answers and the choices of the blind balancer.
+	// Failures are what goes wrong, in the form KIND[@TIME][,KEY=VALUE...] that FailureHelp describes.
+	Failures []string
+	// Seed changes all answers, the choices of the blind balancer, and which requests fail.
 	Seed uint64
 }
 
@@ -66,11 +66,12 @@ const (
 	maxSpeed = 10_000
 )
 
-// Server is one simulated vLLM server. It answers once Start or Serve was called.
+// Server is one simulated vLLM server: one process after another, as failures end them and bring them
+// back. Serve runs it.
 type Server struct {
 	params        enginesim.Params
 	tokenizer     enginesim.Tokenizer
-	replicas      int
+	speed         float64
 	models        []string
 	version       version
 	build         string // the last part of the fingerprint
@@ -82,14 +83,19 @@ type Server struct {
 	answerTokens  int
 	seed          uint64
 	routes        map[string]route
-	engine        *engine
 
-	open    atomic.Int64 // requests being answered
-	refused atomic.Int64 // by the queue limit
+	current   atomic.Pointer[process]
+	tally     tally
+	ambushes  ambushes
+	scheduled []failure // of the options
+	// listen is net.Listen but in tests.
+	listen func(network, address string) (net.Listener, error)
 
-	start   func() // once
-	cancel  context.CancelFunc
-	running sync.WaitGroup
+	mu      sync.Mutex
+	running bool           // guarded by mu
+	begun   uint64         // guarded by mu: failures until now
+	failing sync.WaitGroup // failures that take their course; grows only while running
+	stopped chan struct{}  // closed when Serve ends
 }
 
 // New returns a server that does not run yet. It reports everything that is wrong with the options.
@@ -126,22 +132,24 @@ func New(o Options) (*Server, error) {
 	if o.SSEKeepAlive < 0 {
 		errs = append(errs, fmt.Errorf("the keep-alive interval is %s: it must not be negative", o.SSEKeepAlive))
 	}
+	var scheduled []failure
+	for _, spec := range o.Failures {
+		f, err := parseFailure(spec)
+		if err == nil {
+			err = f.check(o.Replicas)
+		}
+		scheduled, errs = append(scheduled, f), append(errs, err)
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("simulated server: %w", err)
 	}
 	if o.Params.Balancer != enginesim.BalancerBlind {
 		o.Params.Balancer = version.balancer(o.Params.Balancer)
 	}
-	box, err := enginesim.NewBox(enginesim.BoxOptions{
-		Params: o.Params, Ranks: o.Replicas, Rand: rand.New(rand.NewPCG(o.Seed, 1)),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("simulated server: %w", err)
-	}
 	s := &Server{
 		params:        o.Params,
 		tokenizer:     enginesim.Tokenizer{BytesPerToken: o.Params.BytesPerToken},
-		replicas:      o.Replicas,
+		speed:         o.Speed,
 		models:        o.Models,
 		version:       version,
 		responsesRank: o.ResponsesRank || version.atLeast(0, 33),
@@ -151,65 +159,90 @@ func New(o Options) (*Server, error) {
 		maxQueued:     o.MaxQueuedReqs,
 		answerTokens:  o.AnswerTokens,
 		seed:          o.Seed,
+		scheduled:     scheduled,
+		listen:        net.Listen,
+		stopped:       make(chan struct{}),
 	}
 	s.build = fmt.Sprintf("%08x", uint32(s.hash(nil, o.Replicas)))
-	s.engine = newEngine(box, o.Speed, o.Params.ModelLen())
 	s.routes = s.makeRoutes()
-	ctx, cancel := context.WithCancel(context.Background())
-	s.cancel = cancel
-	s.start = sync.OnceFunc(func() { s.running.Go(func() { s.engine.run(ctx) }) })
+	first, err := s.newProcess(o.Replicas)
+	if err != nil {
+		return nil, fmt.Errorf("simulated server: %w", err)
+	}
+	s.current.Store(first)
 	return s, nil
 }
 
-// Start makes the engine run. Every Server that was started must be stopped.
-func (s *Server) Start() { s.start() }
-
-// Stop ends the engine for good and waits for it. Requests that wait for an answer are cut off
-// in the middle or get an error, and so do later ones.
-func (s *Server) Stop() {
-	s.cancel()
-	s.start() // an engine that never ran must refuse, too
-	s.running.Wait()
+// newProcess returns a process with that many ranks, all of them idle and empty.
+func (s *Server) newProcess(ranks int) (*process, error) {
+	box, err := enginesim.NewBox(enginesim.BoxOptions{
+		Params: s.params, Ranks: ranks, Rand: rand.New(rand.NewPCG(s.seed, 1)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return newProcess(newEngine(box, s.speed, s.params.ModelLen())), nil
 }
 
-// Handler answers as the simulated server does, on connections that somebody else holds. Where the original
-// cuts a connection it panics with http.ErrAbortHandler, which net/http understands.
-func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
+// process is the one that runs, or the last one that did.
+func (s *Server) process() *process { return s.current.Load() }
 
-// Serve starts the engine and answers on l until ctx ends. Then it closes l and every connection
-// at once, stops the engine, and returns when the last request has left.
+// Serve answers on l until ctx ends. When failures end the server it closes l, and listens on the same
+// address again once it is back. In the end it closes every connection at once, and returns when the last
+// request has left. It can be called once.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	var connections sync.WaitGroup
-	web := &http.Server{
-		Handler:        s.Handler(),
-		IdleTimeout:    idleTimeout,
-		MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog:       log.New(io.Discard, "", 0), // cutting connections is its business
-		ConnState: func(_ net.Conn, state http.ConnState) {
-			switch state {
-			case http.StateNew:
-				connections.Add(1)
-			case http.StateClosed: // its handler has returned
-				connections.Done()
-			}
-		},
+	s.mu.Lock()
+	s.running = true
+	s.mu.Unlock()
+	for _, f := range s.scheduled {
+		s.begin(f)
 	}
-	s.Start()
-	disarm := context.AfterFunc(ctx, func() { web.Close() })
-	err := web.Serve(l)
-	disarm()
-	web.Close() // when it was the listener that failed
-	s.Stop()
-	connections.Wait()
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
+	err := s.serveProcesses(ctx, l)
+	s.mu.Lock()
+	s.running = false
+	s.mu.Unlock()
+	close(s.stopped)
+	s.failing.Wait()
+	if err != nil {
+		return fmt.Errorf("simulated server on %s: %w", l.Addr(), err)
 	}
-	return fmt.Errorf("simulated server on %s: %w", l.Addr(), err)
+	return nil
 }
 
-const (
-	// idleTimeout is after how long uvicorn closes a connection on which it answered.
-	idleTimeout = 5 * time.Second
-	// maxHeaderBytes is the engine's --h11-max-incomplete-event-size.
-	maxHeaderBytes = 4 << 20
-)
+func (s *Server) serveProcesses(ctx context.Context, l net.Listener) error {
+	for p := s.process(); ; {
+		err := p.serve(ctx, l, http.HandlerFunc(s.handle))
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case p = <-p.successor:
+		case <-ctx.Done():
+			return nil
+		}
+		if l, err = s.listenAgain(ctx, l.Addr()); l == nil {
+			return err
+		}
+		s.current.Store(p)
+	}
+}
+
+// listenAgain takes an address that was free for a while. Somebody's outgoing connection may have it,
+// which passes, so it tries for some time. It returns nil without an error when ctx ends.
+func (s *Server) listenAgain(ctx context.Context, address net.Addr) (net.Listener, error) {
+	const attempts, pause = 100, 100 * time.Millisecond
+	for i := 1; ; i++ {
+		l, err := s.listen(address.Network(), address.String())
+		if err == nil || i == attempts {
+			return l, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, nil
+		}
+	}
+}
+
+// scaled is how long a time of the engine is on the clock.
+func (s *Server) scaled(d time.Duration) time.Duration { return time.Duration(float64(d) / s.speed) }

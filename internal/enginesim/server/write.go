@@ -43,6 +43,15 @@ func (s *Server) refuseAnthropic(w http.ResponseWriter, e *apiError) {
 	writeJSON(w, e.status, e.anthropic(s.version))
 }
 
+// refuseOn answers with an error in the shape of the request's route.
+func (s *Server) refuseOn(w http.ResponseWriter, r *http.Request, e *apiError) {
+	if r.URL.Path == "/v1/messages" {
+		s.refuseAnthropic(w, e)
+		return
+	}
+	s.refuse(w, e)
+}
+
 // stream writes server-sent events, each in an HTTP chunk of its own.
 type stream struct {
 	w       http.ResponseWriter
@@ -98,14 +107,17 @@ func (s *stream) cut() {
 
 // follow calls each for what the generation brings until all of its sequences are done, and
 // writes keep-alive comments when nothing came for idle. A client that left ends it early: false.
-// When the engine is gone the stream is cut.
-func (s *stream) follow(ctx context.Context, g *generation, idle time.Duration, each func(event)) bool {
-	for left := len(g.prompts); left > 0; {
+// So does the death of the engine, after a call of die. When the server itself ends the stream is cut.
+func (s *stream) follow(ctx context.Context, g *generation, idle time.Duration, each func(event), die func()) bool {
+	for g.left > 0 {
 		events, err := g.next(ctx, idle)
 		switch {
 		case errors.Is(err, errIdle):
 			s.raw(": keep-alive\n\n")
 			continue
+		case errors.Is(err, errEngineDead):
+			die()
+			return false
 		case errors.Is(err, errEngineGone):
 			s.cut()
 		case err != nil:
@@ -113,9 +125,6 @@ func (s *stream) follow(ctx context.Context, g *generation, idle time.Duration, 
 		}
 		for _, e := range events {
 			each(e)
-			if e.done {
-				left--
-			}
 		}
 	}
 	return true
