@@ -18,13 +18,15 @@ import (
 var mayImport = map[string][]string{
 	"cmd/warden": {"internal/app"},
 	"internal/app": {
-		"internal/config", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
+		"internal/bench", "internal/bench/results", "internal/config", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
 		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/telemetry", "internal/web",
 	},
 	"internal/web":              {"internal/pool", "internal/session", "internal/config", "internal/routing", "internal/engine"},
 	"internal/proxy":            {"internal/pool", "internal/session", "internal/llmapi", "internal/routing"},
 	"internal/pool":             {"internal/routing", "internal/engine"},
 	"internal/session":          {"internal/llmapi"},
+	"internal/bench":            {"internal/bench/results", "internal/routing", "internal/enginesim", "internal/llmapi"},
+	"internal/bench/results":    {},
 	"internal/enginesim/server": {"internal/enginesim", "internal/llmapi"},
 	"internal/enginesim":        {},
 	"internal/config":           {},

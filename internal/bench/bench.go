@@ -1,0 +1,83 @@
+// Package bench measures what routing policies do to a workload: it lets sessions
+// run in a closed loop, step by step of concurrency and arm by arm, and turns
+// what the clients saw into the figures of package results.
+//
+// A Workload makes the sessions, a Protocol runs them, a System serves them.
+// Protocol and measures are the same for every System; Simulate is the one in
+// virtual time, with the gateway's own decision core (package routing) in front
+// of modelled engines (package enginesim).
+//
+// Everything runs on one goroutine per System: callbacks never overlap.
+package bench
+
+import (
+	"context"
+	"time"
+)
+
+// System is what is measured, with its clock: replicas behind a router, in
+// virtual time or live. Times are since its start.
+type System interface {
+	// Switch brings an arm into force. cold empties the caches.
+	Switch(arm string, cold bool) error
+	// Replicas is their number, 0 when it is not known.
+	Replicas() int
+	// BlockTokens is the unit of the engines' caches.
+	BlockTokens() int
+
+	Now() time.Duration
+	// After does something on the System's goroutine when so much time has passed.
+	After(d time.Duration, do func())
+	// Send sends a turn and calls done exactly once, when its answer has ended at
+	// the client, failed or was cut. Neither Send nor Cut may be called back into
+	// before it returns.
+	Send(r Request, done func(Result))
+	// Cut cancels every open turn, as a client that leaves does. All of them are
+	// done when it returns.
+	Cut()
+	// Run lets time pass until the given time, until idle says so after a callback,
+	// or until ctx ends, which is the only error.
+	Run(ctx context.Context, until time.Duration, idle func() bool) error
+
+	Counters() Counters
+}
+
+// Request is one turn on its way.
+type Request struct {
+	// Session and Parent name the conversation and the one that started it as a
+	// sub-agent; 0 is none. A request without a Session belongs to no conversation.
+	Session, Parent uint64
+	Turn            Turn
+}
+
+// Result is what a client saw of one turn. A time that did not come is negative.
+type Result struct {
+	End               End
+	Sent, First, Last time.Duration // the request, its first token, its end
+	// Prompt, Cached and Output are the engine's counts; negative when it gave none.
+	Prompt, Cached, Output int
+	// Replica served it, or -1 when that is not known.
+	Replica int
+	// Reason is the router's (package routing), empty when none is known.
+	Reason string
+	Error  string // of a turn that failed
+}
+
+// End is how a turn ended.
+type End string
+
+// Ends of a turn.
+const (
+	Finished End = "finished"
+	Cut      End = "cut"    // by the end of its step
+	Failed   End = "failed" // refused, broken, or ended by an error
+)
+
+// Counters are the engines' own since the System's start, all replicas pooled;
+// NaN is not known.
+type Counters struct {
+	PromptTokens, CachedTokens float64 // asked of the prefix cache, and found there
+	// BusySeconds sums over the replicas the time in which requests ran there.
+	BusySeconds float64
+	Preemptions float64
+}

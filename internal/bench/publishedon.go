@@ -1,0 +1,81 @@
+package bench
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"lmwarden/internal/routing"
+)
+
+// PublishedOn is the arm that stands for the published measurement's router as
+// it was measured. It is kept for reproduction only.
+const PublishedOn = "published-on"
+
+// publishedSpill is how many requests in flight made a home full.
+const publishedSpill = 8
+
+// publishedOn is sticky, but places new conversations blind to load: the
+// published replicas were too unevenly busy for anything else. A turn whose home
+// has publishedSpill in flight goes to the replica with the least, and the home
+// stays.
+type publishedOn struct {
+	replicas []routing.Replica
+	rand     *rand.Rand
+	inFlight []int
+	homes    map[routing.Key]int
+	open     map[routing.RequestID]int // the replica of each
+}
+
+func newPublishedOn(replicas []routing.Replica, rng *rand.Rand) *publishedOn {
+	return &publishedOn{
+		replicas: replicas, rand: rng, inFlight: make([]int, len(replicas)),
+		homes: make(map[routing.Key]int), open: make(map[routing.RequestID]int),
+	}
+}
+
+func (p *publishedOn) Arrive(_ time.Time, r routing.Request) []routing.Action {
+	home, known := p.homes[r.Key]
+	d := routing.Decision{Replica: home, Reason: routing.Stayed, Home: home, From: home}
+	switch least := p.leastInFlight(); {
+	case r.Key == routing.Key{}:
+		d.Replica, d.Reason, d.Home, d.From = least, routing.Unbound, routing.None, routing.None
+	case !known:
+		home = p.rand.IntN(len(p.replicas))
+		p.homes[r.Key] = home
+		d.Replica, d.Reason, d.Home, d.From = home, routing.Placed, home, routing.None
+	case p.inFlight[home] >= publishedSpill && p.inFlight[least] < p.inFlight[home]:
+		d.Replica, d.Reason, d.Why = least, routing.Spilled, routing.HomeFull
+	}
+	d.Server = p.replicas[d.Replica].Server
+	p.inFlight[d.Replica]++
+	p.open[r.ID] = d.Replica
+	return []routing.Action{{Kind: routing.Dispatch, ID: r.ID, Decision: d}}
+}
+
+func (p *publishedOn) leastInFlight() int {
+	least := 0
+	for i, n := range p.inFlight {
+		if n < p.inFlight[least] {
+			least = i
+		}
+	}
+	return least
+}
+
+func (p *publishedOn) Finish(_ time.Time, id routing.RequestID, _ routing.Outcome) []routing.Action {
+	if replica, open := p.open[id]; open {
+		p.inFlight[replica]--
+		delete(p.open, id)
+	}
+	return nil
+}
+
+// Retry refuses: in virtual time no attempt fails that another could replace.
+func (p *publishedOn) Retry(_ time.Time, id routing.RequestID) []routing.Action {
+	return []routing.Action{{Kind: routing.Refuse, ID: id, Why: routing.NoReplica}}
+}
+
+func (p *publishedOn) FirstByte(time.Time, routing.RequestID)                  {}
+func (p *publishedOn) Observe(time.Time, int, routing.Load)                    {}
+func (p *publishedOn) SetState(time.Time, int, routing.State) []routing.Action { return nil }
+func (p *publishedOn) Tick(time.Time) []routing.Action                         { return nil }

@@ -1,0 +1,203 @@
+package results
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Comparison is one arm and step against another, figure by figure.
+type Comparison struct {
+	Arms     string // "off", or "off → affinity"
+	Sessions int
+	Lines    []Line
+}
+
+// Line compares one column.
+type Line struct {
+	Column Column
+	A, B   *float64 // means
+	// Low and High are the 95% bootstrap interval of B - A; nil with fewer than two
+	// runs on a side.
+	Low, High *float64
+	Verdict   Verdict
+}
+
+// Verdict is what a comparison of a column says of the second side.
+type Verdict string
+
+// Verdicts. Differs stands for columns of which neither direction is better.
+const (
+	Better       Verdict = "better"
+	Worse        Verdict = "worse"
+	Differs      Verdict = "differs"
+	NoDifference Verdict = "no difference seen"
+	Unknown      Verdict = "not known" // not measured on both sides, or too few runs
+)
+
+// resamples of a bootstrap interval.
+const resamples = 2000
+
+// Compare sets b's arms and steps against those of a that have the same name and
+// the same sessions. It fails when nothing is common, or when workload or
+// protocol differ: such figures do not compare.
+func Compare(a, b *Results) ([]Comparison, error) {
+	for _, s := range []struct {
+		name string
+		a, b Settings
+	}{{"workload", a.Workload, b.Workload}, {"protocol", a.Protocol, b.Protocol}} {
+		if d := differing(s.a, s.b); len(d) > 0 {
+			return nil, fmt.Errorf("the measurements have different %s settings (%s): repeat one with the other's", s.name, strings.Join(d, ", "))
+		}
+	}
+	var all []Comparison
+	for i := range a.Arms {
+		other := b.Arm(a.Arms[i].Name)
+		if other == nil {
+			continue
+		}
+		all = append(all, CompareArms(&a.Arms[i], other)...)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("the measurements have no arm and number of sessions in common")
+	}
+	return all, nil
+}
+
+// CompareArms sets the steps of b against those of a with the same sessions.
+func CompareArms(a, b *Arm) []Comparison {
+	name := a.Name
+	if b.Name != a.Name {
+		name += " → " + b.Name
+	}
+	var all []Comparison
+	for i := range a.Steps {
+		if t := b.Step(a.Steps[i].Sessions); t != nil {
+			all = append(all, Comparison{Arms: name, Sessions: t.Sessions, Lines: compareSteps(&a.Steps[i], t)})
+		}
+	}
+	return all
+}
+
+func compareSteps(a, b *Step) []Line {
+	seeds := func(s *Step) (list []uint64) {
+		for _, r := range s.Runs {
+			list = append(list, r.Seed)
+		}
+		return list
+	}
+	paired := slices.Equal(seeds(a), seeds(b))
+	var lines []Line
+	for _, c := range Columns() {
+		l := Line{Column: c, A: c.Of(&a.Measures), B: c.Of(&b.Measures), Verdict: Unknown}
+		if low, high, ok := bootstrap(valuesOf(a, c), valuesOf(b, c), paired); ok {
+			l.Low, l.High = Figure(low), Figure(high)
+			l.Verdict = verdict(c.Better, low, high)
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+// valuesOf are a column's figures by run; NaN where it was not measured.
+func valuesOf(s *Step, c Column) []float64 {
+	values := make([]float64, len(s.Runs))
+	for i := range s.Runs {
+		values[i] = math.NaN()
+		if v := c.Of(&s.Runs[i].Measures); v != nil {
+			values[i] = *v
+		}
+	}
+	return values
+}
+
+func verdict(better Direction, low, high float64) Verdict {
+	switch {
+	case low <= 0 && high >= 0:
+		return NoDifference
+	case better == Neither:
+		return Differs
+	case (low > 0) == (better == Higher):
+		return Better
+	default:
+		return Worse
+	}
+}
+
+// bootstrap is the percentile interval of mean(b) - mean(a) (Efron and
+// Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13). Paired runs
+// had the same seed and are drawn together. The random source is fixed: a
+// comparison says the same each time.
+func bootstrap(a, b []float64, paired bool) (low, high float64, ok bool) {
+	if paired {
+		var d []float64
+		for i := range a {
+			if !math.IsNaN(a[i]) && !math.IsNaN(b[i]) {
+				d = append(d, b[i]-a[i])
+			}
+		}
+		a, b = []float64{0, 0}, d
+	} else {
+		a, b = measured(a), measured(b)
+	}
+	if len(a) < 2 || len(b) < 2 {
+		return 0, 0, false
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	drawn := func(values []float64) float64 {
+		sum := 0.0
+		for range values {
+			sum += values[rng.IntN(len(values))]
+		}
+		return sum / float64(len(values))
+	}
+	differences := make([]float64, resamples)
+	for i := range differences {
+		differences[i] = drawn(b) - drawn(a)
+	}
+	slices.Sort(differences)
+	const tail = resamples / 40
+	return differences[tail], differences[resamples-1-tail], true
+}
+
+func measured(values []float64) []float64 {
+	return slices.DeleteFunc(slices.Clone(values), math.IsNaN)
+}
+
+// differing are the names of the settings that are not equal.
+func differing(a, b Settings) []string {
+	names := map[string]bool{}
+	for _, s := range []Settings{a, b} {
+		for name := range s {
+			if !reflect.DeepEqual(a[name], b[name]) {
+				names[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// ComparisonTable prints comparisons as Markdown, one row per column and step;
+// rows that were not measured on both sides are left out.
+func ComparisonTable(all []Comparison) string {
+	var b strings.Builder
+	b.WriteString("| arms | sessions | column | A | B | B - A, 95% interval | verdict on B |\n|" + strings.Repeat(" --- |", 7) + "\n")
+	for _, c := range all {
+		for _, l := range c.Lines {
+			if l.A == nil || l.B == nil {
+				continue
+			}
+			interval := notMeasured
+			if l.Low != nil && l.High != nil {
+				interval = l.Column.Format(l.Low) + " … " + l.Column.Format(l.High)
+			}
+			fmt.Fprintf(&b, "| %s | %d | %s | %s | %s | %s | %s |\n", c.Arms, c.Sessions, l.Column.Title,
+				l.Column.Format(l.A), l.Column.Format(l.B), interval, l.Verdict)
+		}
+	}
+	return b.String()
+}

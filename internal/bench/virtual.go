@@ -1,0 +1,368 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"lmwarden/internal/enginesim"
+	"lmwarden/internal/routing"
+)
+
+// Box is what Simulate measures: replicas of a modelled engine behind the
+// gateway's decision core.
+type Box struct {
+	Engine   enginesim.Params
+	Replicas int
+	// Servers is how many engine processes the replicas are spread over, each with
+	// a URL of its own; 0 means 1, whose balancer knows all replicas.
+	Servers int
+	// RoundTrip is from the client to the gateway and back.
+	RoundTrip time.Duration
+	// SpillThreshold is the router's; 0 is automatic.
+	SpillThreshold int
+}
+
+// scrapeEvery is how often the gateway looks at the engines.
+const scrapeEvery = time.Second
+
+// virtual is a Box in virtual time.
+type virtual struct {
+	box    Box
+	seed   uint64
+	events events
+	now    time.Duration
+	order  uint64 // of requests
+
+	servers  []*enginesim.Box
+	replicas []virtualReplica
+	core     *routing.Core
+	router   routing.Router // of the arm in force
+	flights  map[routing.RequestID]*flight
+
+	busy  time.Duration // sum over the replicas of completed steps
+	spare [][]enginesim.Token
+}
+
+// virtualReplica is one rank of a server.
+type virtualReplica struct {
+	server, rank int
+	stepping     bool
+	since        time.Duration // start of the running step
+	begin, end   func()        // made once, not for each step
+}
+
+// flight is a request that the gateway has.
+type flight struct {
+	id       routing.RequestID
+	request  Request
+	result   Result
+	sequence enginesim.Sequence
+	replica  int // where it was submitted, or -1
+	done     func(Result)
+}
+
+func newVirtual(b Box, seed uint64) (*virtual, error) {
+	if b.Servers == 0 {
+		b.Servers = 1
+	}
+	switch {
+	case b.Replicas < 1:
+		return nil, fmt.Errorf("%d replicas: a box has at least 1", b.Replicas)
+	case b.Servers < 1 || b.Replicas%b.Servers != 0:
+		return nil, fmt.Errorf("%d replicas on %d servers: each server has the same number", b.Replicas, b.Servers)
+	case b.RoundTrip < 0:
+		return nil, fmt.Errorf("round trip of %v: it cannot be negative", b.RoundTrip)
+	}
+	v := &virtual{box: b, seed: seed, flights: make(map[routing.RequestID]*flight)}
+	if err := v.boot(); err != nil {
+		return nil, err
+	}
+	v.scrape()
+	return v, nil
+}
+
+// boot starts the engines with empty caches, and a gateway that knows nothing.
+// It must not be called while a turn is open.
+func (v *virtual) boot() error {
+	perServer := v.box.Replicas / v.box.Servers
+	v.servers, v.replicas = nil, make([]virtualReplica, v.box.Replicas)
+	for i := range v.box.Servers {
+		server, err := enginesim.NewBox(enginesim.BoxOptions{
+			Params: v.box.Engine, Ranks: perServer, Rand: rand.New(rand.NewPCG(v.seed, uint64(i))),
+		})
+		if err != nil {
+			return err
+		}
+		v.servers = append(v.servers, server)
+	}
+	for i := range v.replicas {
+		v.replicas[i] = virtualReplica{
+			server: i / perServer, rank: i % perServer,
+			begin: func() { v.beginStep(i) }, end: func() { v.endStep(i) },
+		}
+	}
+	core, err := routing.New(routing.Options{
+		Replicas: v.routingReplicas(), Policy: routing.Policies()[0], SpillThreshold: v.box.SpillThreshold,
+	})
+	if err != nil {
+		return err
+	}
+	v.core = core
+	return nil
+}
+
+func (v *virtual) routingReplicas() []routing.Replica {
+	list := make([]routing.Replica, len(v.replicas))
+	for i, r := range v.replicas {
+		list[i].Server = r.server
+	}
+	return list
+}
+
+// Switch implements System. Between policies the core keeps what it knows, as
+// the gateway's does.
+func (v *virtual) Switch(arm string, cold bool) error {
+	if cold {
+		if err := v.boot(); err != nil {
+			return err
+		}
+	}
+	if arm == PublishedOn {
+		v.router = newPublishedOn(v.routingReplicas(), rand.New(rand.NewPCG(v.seed, contentID(v.seed))))
+	} else {
+		if err := v.core.SetPolicy(arm); err != nil {
+			return fmt.Errorf("%w, and %s", err, PublishedOn)
+		}
+		v.router = v.core
+	}
+	for i := range v.replicas {
+		v.router.SetState(v.wall(), i, routing.Ready)
+	}
+	v.observe()
+	return nil
+}
+
+func (v *virtual) Replicas() int      { return v.box.Replicas }
+func (v *virtual) BlockTokens() int   { return v.box.Engine.BlockTokens }
+func (v *virtual) Now() time.Duration { return v.now }
+
+// wall is the time as the packages below want it.
+func (v *virtual) wall() time.Time { return time.Unix(0, 0).UTC().Add(v.now) }
+
+// After implements System.
+func (v *virtual) After(d time.Duration, do func()) { v.events.add(v.now+d, do) }
+
+// Run implements System.
+func (v *virtual) Run(ctx context.Context, until time.Duration, idle func() bool) error {
+	const glance = 1 << 12 // events between two looks at ctx
+	for n := 0; !idle(); n++ {
+		if n%glance == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if v.events.first() > until { // there is always one: the next scrape
+			v.now = until
+			return nil
+		}
+		e := v.events.take()
+		v.now = e.at
+		e.do()
+	}
+	return nil
+}
+
+// Counters implements System.
+func (v *virtual) Counters() Counters {
+	c := Counters{}
+	busy := v.busy
+	for _, r := range v.replicas {
+		s := v.servers[r.server].Stats(r.rank)
+		c.PromptTokens += float64(s.PrefixQueries)
+		c.CachedTokens += float64(s.PrefixHits)
+		c.Preemptions += float64(s.Preemptions)
+		if r.stepping {
+			busy += v.now - r.since
+		}
+	}
+	c.BusySeconds = busy.Seconds()
+	return c
+}
+
+// scrape tells the router the engines' gauges, now and every so often.
+func (v *virtual) scrape() {
+	if v.router != nil {
+		v.observe()
+		v.apply(v.router.Tick(v.wall()))
+	}
+	v.After(scrapeEvery, v.scrape)
+}
+
+func (v *virtual) observe() {
+	for i, r := range v.replicas {
+		s := v.servers[r.server].Stats(r.rank)
+		v.router.Observe(v.wall(), i, routing.Load{
+			Running: s.Running, Waiting: s.Waiting, KVUsed: s.KVUsed,
+			Capacity: int64(v.box.Engine.KVTokens), Epoch: 1,
+		})
+	}
+}
+
+// Send implements System. The request reaches the gateway half a round trip
+// later.
+func (v *virtual) Send(r Request, done func(Result)) {
+	v.order++
+	f := &flight{
+		id: routing.RequestID(v.order), request: r, replica: routing.None, done: done,
+		result: Result{Sent: v.now, First: -1, Last: -1, Prompt: -1, Cached: -1, Output: -1, Replica: routing.None},
+	}
+	v.flights[f.id] = f
+	v.After(v.box.RoundTrip/2, func() {
+		if v.flights[f.id] == f { // not cut on its way
+			v.arrive(f)
+		}
+	})
+}
+
+func (v *virtual) arrive(f *flight) {
+	f.sequence = enginesim.Sequence{
+		ID: uint64(f.id), Prompt: appendPrompt(v.buffer(), f.request.Turn.Messages),
+		Output: f.request.Turn.Answer.appendTokens(nil), Reason: enginesim.ReasonLength,
+	}
+	v.apply(v.router.Arrive(v.wall(), routing.Request{
+		ID: f.id, Key: routingKey(f.request.Session), Parent: routingKey(f.request.Parent),
+		Pin: routing.None, Tokens: int64(len(f.sequence.Prompt)),
+	}))
+}
+
+// routingKey is a conversation's key; 0 stays the key of none.
+func routingKey(session uint64) (k routing.Key) {
+	binary.BigEndian.PutUint64(k[:], session)
+	return k
+}
+
+// apply carries out the router's orders. A request that is held needs nothing: a
+// later order follows.
+func (v *virtual) apply(actions []routing.Action) {
+	for _, a := range actions {
+		f := v.flights[a.ID]
+		if f == nil {
+			continue
+		}
+		switch a.Kind {
+		case routing.Dispatch:
+			v.dispatch(f, a.Decision)
+		case routing.Refuse:
+			v.fail(f, "refused: "+string(a.Why))
+		}
+	}
+}
+
+func (v *virtual) dispatch(f *flight, d routing.Decision) {
+	f.result.Reason = string(d.Reason)
+	rank := enginesim.AnyRank
+	if d.Replica != routing.None {
+		rank = v.replicas[d.Replica].rank
+	}
+	rank, err := v.servers[d.Server].Submit(v.wall(), 0, rank, &f.sequence)
+	if err != nil {
+		v.fail(f, err.Error())
+		return
+	}
+	f.replica = d.Server*(v.box.Replicas/v.box.Servers) + rank
+	f.result.Replica = f.replica
+	// What arrives at the same moment is in the same step.
+	v.After(0, v.replicas[f.replica].begin)
+}
+
+func (v *virtual) beginStep(replica int) {
+	r := &v.replicas[replica]
+	if r.stepping {
+		return
+	}
+	if took, work := v.servers[r.server].Begin(v.wall(), r.rank); work {
+		r.stepping, r.since = true, v.now
+		v.After(took, r.end)
+	}
+}
+
+func (v *virtual) endStep(replica int) {
+	r := &v.replicas[replica]
+	r.stepping = false
+	v.busy += v.now - r.since
+	for _, e := range v.servers[r.server].End(v.wall(), r.rank) {
+		f := v.flights[routing.RequestID(e.ID)]
+		if e.First {
+			f.result.First = v.now + v.box.RoundTrip/2
+			f.result.Prompt, f.result.Cached = len(f.sequence.Prompt), e.Cached
+			v.router.FirstByte(v.wall(), f.id)
+		}
+		f.result.Output = max(f.result.Output, 0) + e.Tokens
+		if e.Done {
+			v.finish(f)
+		}
+	}
+	v.After(0, r.begin)
+}
+
+// finish ends a turn whose answer is complete.
+func (v *virtual) finish(f *flight) {
+	v.spare = append(v.spare, f.sequence.Prompt)
+	f.result.End = Finished
+	v.apply(v.router.Finish(v.wall(), f.id, routing.Outcome{
+		OK: true, Known: true, CachedKnown: true,
+		Prompt: int64(f.result.Prompt), Cached: int64(f.result.Cached), Completion: int64(f.result.Output),
+	}))
+	v.answer(f)
+}
+
+// fail ends a turn that was refused.
+func (v *virtual) fail(f *flight, why string) {
+	v.spare = append(v.spare, f.sequence.Prompt)
+	f.result.End, f.result.Error = Failed, why
+	v.apply(v.router.Finish(v.wall(), f.id, routing.Outcome{}))
+	v.answer(f)
+}
+
+// answer brings the end of a turn to its client, half a round trip later.
+func (v *virtual) answer(f *flight) {
+	v.After(v.box.RoundTrip/2, func() {
+		if v.flights[f.id] != f {
+			return // cut on its way
+		}
+		delete(v.flights, f.id)
+		f.result.Last = v.now
+		f.done(f.result)
+	})
+}
+
+// Cut implements System.
+func (v *virtual) Cut() {
+	open := make([]*flight, 0, len(v.flights))
+	for _, f := range v.flights {
+		open = append(open, f)
+	}
+	slices.SortFunc(open, func(a, b *flight) int { return cmp.Compare(a.id, b.id) })
+	clear(v.flights) // what the router orders for them now concerns nobody
+	for _, f := range open {
+		if f.replica != routing.None {
+			v.servers[v.replicas[f.replica].server].Abort(uint64(f.id))
+		}
+		v.router.Finish(v.wall(), f.id, routing.Outcome{})
+		f.result.End, f.result.Error = Cut, ""
+		f.done(f.result)
+	}
+}
+
+// buffer is space for a prompt, used again once its turn has ended.
+func (v *virtual) buffer() []enginesim.Token {
+	if n := len(v.spare); n > 0 {
+		b := v.spare[n-1]
+		v.spare = v.spare[:n-1]
+		return b[:0]
+	}
+	return nil
+}
