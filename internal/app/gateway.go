@@ -103,6 +103,7 @@ func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
 		DefaultAlias:  config.DefaultAlias,
 		Warnings:      warnings(cfg),
 		Ready:         g.ready,
+		Unassigned:    g.models.Unassigned,
 		Tokens: func(model string) web.Tokens {
 			t := metrics.Tokens(model)
 			return web.Tokens{Cached: t.Cached, Computed: t.Computed, Unmeasured: t.Unmeasured}

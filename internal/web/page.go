@@ -50,6 +50,8 @@ type overview struct {
 	Heading string
 	Say     string
 	Models  []card
+	// Unassigned are the engines that belong to no model.
+	Unassigned []serverFacts
 }
 
 // modelPage is the page of one model.
@@ -219,6 +221,9 @@ func (h *Handler) overviewPage(w http.ResponseWriter, r *http.Request) {
 		o.Say = fmt.Sprintf("%s live, %s in flight, %d waiting in the engines’ queues.",
 			plural(live, "1 conversation", "%d conversations"), plural(inFlight, "1 request", "%d requests"), waiting)
 	}
+	if h.o.Unassigned != nil {
+		o.Unassigned = serversOf(h.o.Unassigned())
+	}
 	h.render(w, r, http.StatusOK, "overview.html", o)
 }
 
@@ -236,7 +241,7 @@ func (h *Handler) modelPage(w http.ResponseWriter, r *http.Request) {
 	}
 	m := modelPage{
 		page: h.page(v.Name), Card: cardOf(v, true), Facts: factsOf(v), Since: v.Since,
-		Notes: notesOf(v, tokens), Say: sayOf(v, tokens), WorkingSet: workingSetOf(v), Servers: serversOf(v),
+		Notes: notesOf(v, tokens), Say: sayOf(v, tokens), WorkingSet: workingSetOf(v), Servers: serversOf(v.Servers),
 	}
 	if len(known) == 1 && slices.Contains(v.Aliases, h.o.DefaultAlias) {
 		m.Default = h.o.DefaultAlias

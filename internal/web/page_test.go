@@ -238,8 +238,16 @@ func TestOverview(t *testing.T) {
 	if len(rows(page)) != 8 || strings.Contains(page, "data-api") {
 		t.Errorf("%d rows; the overview has no buttons", len(rows(page)))
 	}
-	if page := get(t, newHandler(t, nil, nil), "/"); !strings.Contains(words(page), "No model is known yet.") {
-		t.Error("the overview does not say that there is no model")
+	unreached := func(o *Options) {
+		o.Unassigned = func() []pool.ServerView {
+			return []pool.ServerView{{URL: "http://gpu7:8000", Error: "connection refused"}}
+		}
+	}
+	page = words(get(t, newHandler(t, nil, nil, unreached), "/"))
+	for _, want := range []string{"No model is known yet.", "Engines without a model", "http://gpu7:8000", "connection refused"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("without a model the overview does not say %q", want)
+		}
 	}
 }
 

@@ -288,9 +288,9 @@ type serverFacts struct {
 	Facts              []string
 }
 
-func serversOf(v pool.View) []serverFacts {
+func serversOf(servers []pool.ServerView) []serverFacts {
 	var out []serverFacts
-	for _, s := range v.Servers {
+	for _, s := range servers {
 		f := serverFacts{URL: s.URL, Engine: engineName(s), Error: s.Error}
 		if f.Engine == "" {
 			f.Engine = "not heard from yet"

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"lmwarden/internal/pool"
 	"lmwarden/internal/session"
 )
 
@@ -42,6 +43,9 @@ type Options struct {
 	// Ready says why the gateway takes no requests, as when it stops. Nil means
 	// that only the replicas matter.
 	Ready func() error
+	// Unassigned lists the engines that belong to no model, as when nobody could
+	// ask them what they serve. Nil means that there are none.
+	Unassigned func() []pool.ServerView
 	// Tokens tells what a model's engines counted. Nil means not known.
 	Tokens func(model string) Tokens
 	// Cancel ends the open requests of a conversation and says how many there
