@@ -39,13 +39,13 @@ type pair struct{ key, value string }
 
 // parseFailure reads KIND[@TIME][,KEY=VALUE...].
 func parseFailure(spec string) (failure, error) {
-	head, rest, _ := strings.Cut(spec, ",")
+	head, rest, keys := strings.Cut(spec, ",")
 	name, at, timed := strings.Cut(head, "@")
 	var pairs []pair
 	if timed {
 		pairs = append(pairs, pair{"at", at})
 	}
-	if rest != "" {
+	if keys {
 		for _, p := range strings.Split(rest, ",") {
 			key, value, _ := strings.Cut(p, "=")
 			pairs = append(pairs, pair{key, value})

@@ -37,6 +37,9 @@ type FailureState struct {
 func (s *Server) State() State {
 	st := State{Failures: s.ambushes.state()}
 	st.Unrouted, st.Ranks = s.tally.counts()
+	for len(st.Ranks) < s.process().engine.ranks() {
+		st.Ranks = append(st.Ranks, Counts{})
+	}
 	return st
 }
 
