@@ -26,11 +26,12 @@ const (
 )
 
 type commands struct {
-	Serve   serveCommand   `cmd:"" help:"Run the gateway."`
-	Sim     simCommand     `cmd:"" help:"Run a simulated vLLM box."`
-	Demo    demoCommand    `cmd:"" help:"Simulated box, gateway and agents: shows what affinity changes, and ends."`
-	Config  configCommands `cmd:"" help:"Check or print a configuration file."`
-	Version versionCommand `cmd:"" help:"Print version, commit and Go version."`
+	Serve    serveCommand    `cmd:"" help:"Run the gateway."`
+	Sim      simCommand      `cmd:"" help:"Run a simulated vLLM box."`
+	Demo     demoCommand     `cmd:"" help:"Simulated box, gateway and agents: shows what affinity changes, and ends."`
+	Simulate simulateCommand `cmd:"" help:"Measure routing policies in virtual time."`
+	Config   configCommands  `cmd:"" help:"Check or print a configuration file."`
+	Version  versionCommand  `cmd:"" help:"Print version, commit and Go version."`
 }
 
 func main() {
@@ -49,7 +50,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(code int) { ended = code }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Vars{"policies": strings.Join(app.Policies(), ", "), "presets": strings.Join(app.SimPresets(), ", ")},
+		kong.Vars{
+			"policies": strings.Join(app.Policies(), ", "),
+			"presets":  strings.Join(app.SimPresets(), ", "),
+			"arms":     strings.Join(app.SimulatedArms(), ", "),
+		},
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(app.IO{Out: stdout, Err: stderr}),
 	)

@@ -7,13 +7,10 @@ import (
 	"lmwarden/internal/app"
 )
 
-// simCommand has a flag for every parameter of the engine model; those without a
-// default here keep the preset's value.
 type simCommand struct {
 	Listen   string   `default:"127.0.0.1:8000" placeholder:"ADDR" help:"Address of the first server (${default})."`
 	Replicas int      `default:"4" placeholder:"N" help:"Replicas: ranks behind one port, or servers with --ports (${default})."`
 	Ports    bool     `help:"One port per replica, counting up from --listen."`
-	Preset   string   `default:"a4000-qwen3-4b" placeholder:"NAME" help:"Engine parameters: ${presets}."`
 	Speed    float64  `default:"1" placeholder:"X" help:"Time runs X times as fast."`
 	Model    []string `placeholder:"NAME" sep:"none" help:"Served name; repeatable."`
 
@@ -27,23 +24,7 @@ type simCommand struct {
 	Seed            uint64        `default:"1" placeholder:"N" help:"Changes all answers, and which requests fail (${default})."`
 	Fail            []string      `placeholder:"FAILURE" sep:"none" help:"Let something go wrong: [SERVER:]KIND[@TIME][,KEY=VALUE...], explained above; repeatable. SERVER is a number with --ports."`
 
-	KVTokens                   *int     `name:"kv-tokens" placeholder:"TOKENS" help:"KV cache of one replica."`
-	BlockTokens                *int     `placeholder:"TOKENS" help:"Size of a block."`
-	TokenBudget                *int     `placeholder:"TOKENS" help:"Most tokens that a step computes."`
-	MaxSequences               *int     `placeholder:"N" help:"Most sequences that run at once."`
-	MaxModelLen                *int     `placeholder:"TOKENS" help:"Most tokens of a prompt and its answer."`
-	ReserveFullPrompt          *bool    `negatable:"" help:"Admit a prompt only when all of its blocks are free."`
-	OverheadMS                 *float64 `name:"overhead-ms" placeholder:"MS" help:"Fixed part of a step."`
-	WeightsMS                  *float64 `name:"weights-ms" placeholder:"MS" help:"Reading the weights once."`
-	LinearUSPerToken           *float64 `name:"linear-us-per-token" placeholder:"US" help:"Linear layers."`
-	AttentionNSPerTokenContext *float64 `name:"attention-ns-per-token-context" placeholder:"NS" help:"Prefill attention, per token and token of context."`
-	KVReadUSPerContextToken    *float64 `name:"kv-read-us-per-context-token" placeholder:"US" help:"Decode, per token of context."`
-	BytesPerToken              *int     `placeholder:"BYTES" help:"Bytes of text that make a token, 1 to 7."`
-	Balancer                   *string  `placeholder:"NAME" help:"Internal balancer: A, B, C or blind."`
-	CountsUnpublished          *bool    `negatable:"" help:"Keep the engines' counts from the balancer, as dense models did up to vLLM 0.26."`
-	PublishCollectMS           *float64 `name:"publish-collect-ms" placeholder:"MS" help:"Delay from a change of the counts to its publication."`
-	PublishIntervalMS          *float64 `name:"publish-interval-ms" placeholder:"MS" help:"Least time between two publications."`
-	PublishIdleMS              *float64 `name:"publish-idle-ms" placeholder:"MS" help:"Time between publications without a change."`
+	Engine engineFlags `embed:""`
 
 	LogFormat string `default:"text" placeholder:"FORMAT" help:"text or json."`
 }
@@ -53,36 +34,9 @@ func (c simCommand) Help() string { return app.SimFailures() }
 
 func (c simCommand) Run(ctx context.Context, io app.IO) error {
 	return app.Sim(ctx, io, app.SimOptions{
-		Listen: c.Listen, Replicas: c.Replicas, Ports: c.Ports, Preset: c.Preset, Adjust: c.adjust,
+		Listen: c.Listen, Replicas: c.Replicas, Ports: c.Ports, Preset: c.Engine.Preset, Adjust: c.Engine.adjust,
 		Speed: c.Speed, Models: c.Model, Version: c.EngineVersion, ResponsesRank: c.ResponsesRank,
 		NoPromptDetails: c.NoPromptDetails, APIKey: c.APIKey, SSEKeepAlive: c.SSEKeepAlive,
 		MaxQueuedReqs: c.MaxQueuedReqs, AnswerTokens: c.AnswerTokens, Seed: c.Seed, Failures: c.Fail, LogFormat: c.LogFormat,
 	})
-}
-
-func (c simCommand) adjust(p *app.SimParams) {
-	set(&p.KVTokens, c.KVTokens)
-	set(&p.BlockTokens, c.BlockTokens)
-	set(&p.TokenBudget, c.TokenBudget)
-	set(&p.MaxSequences, c.MaxSequences)
-	set(&p.MaxModelLen, c.MaxModelLen)
-	set(&p.ReserveFullPrompt, c.ReserveFullPrompt)
-	set(&p.OverheadMS, c.OverheadMS)
-	set(&p.WeightsMS, c.WeightsMS)
-	set(&p.LinearUSPerToken, c.LinearUSPerToken)
-	set(&p.AttentionNSPerTokenContext, c.AttentionNSPerTokenContext)
-	set(&p.KVReadUSPerContextToken, c.KVReadUSPerContextToken)
-	set(&p.BytesPerToken, c.BytesPerToken)
-	set((*string)(&p.Balancer), c.Balancer)
-	set(&p.CountsUnpublished, c.CountsUnpublished)
-	set(&p.PublishCollectMS, c.PublishCollectMS)
-	set(&p.PublishIntervalMS, c.PublishIntervalMS)
-	set(&p.PublishIdleMS, c.PublishIdleMS)
-}
-
-// set overrides a value when its flag was given.
-func set[T any](value *T, flag *T) {
-	if flag != nil {
-		*value = *flag
-	}
 }

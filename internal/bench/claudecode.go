@@ -72,7 +72,18 @@ const (
 	idAnswer
 )
 
-// Session implements Workload. There is always one more.
+// Endless implements Workload.
+func (w ClaudeCode) Endless() bool { return true }
+
+// Settings implements Workload.
+func (w ClaudeCode) Settings() any {
+	return struct {
+		Name string `json:"name"`
+		ClaudeCode
+	}{"claude-code", w}
+}
+
+// Session implements Workload.
 func (w ClaudeCode) Session(p Place) (Session, bool) {
 	key := contentID(idSession, p.Seed, uint64(p.Arm), uint64(p.Step), uint64(p.Client), uint64(p.N))
 	rng := rand.New(rand.NewPCG(key, p.Seed))

@@ -14,6 +14,7 @@ import (
 //	7200-7500        uniform, ends included
 //	exp:400          exponential, mean 400
 //	lognormal:400,4  median 400; one value in six is above 4 times that
+//	none             always 0
 //
 // The zero Dist is always 0.
 type Dist struct {
@@ -39,7 +40,10 @@ func Between(low, high float64) Dist { return Dist{kind: uniform, a: low, b: hig
 // ParseDist reads a distribution.
 func ParseDist(text string) (Dist, error) {
 	bad := func() (Dist, error) {
-		return Dist{}, fmt.Errorf("%q is no distribution: write a number (400), a range (7200-7500), exp:MEAN or lognormal:MEDIAN,FACTOR", text)
+		return Dist{}, fmt.Errorf("%q is no distribution: write none, a number (400), a range (7200-7500), exp:MEAN or lognormal:MEDIAN,FACTOR", text)
+	}
+	if text == "none" {
+		return Dist{}, nil
 	}
 	kind, rest, named := strings.Cut(text, ":")
 	d := Dist{kind: constant}

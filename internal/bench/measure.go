@@ -50,7 +50,8 @@ func measure(o Observation, clients, replicas, blockTokens int) results.Measures
 		m.OutputTokensPerMin = results.Figure(float64(output) / o.Length.Minutes())
 	}
 
-	ttfb := seconds(turns, func(r Record) time.Duration { return r.First - r.Sent })
+	begun := slices.DeleteFunc(slices.Clone(o.Records), func(r Record) bool { return r.N == 0 || r.First < 0 })
+	ttfb := seconds(begun, func(r Record) time.Duration { return r.First - r.Sent })
 	m.TTFBP50, m.TTFBP95, m.TTFBP99, m.TTFBMax = quantile(ttfb, 0.5), quantile(ttfb, 0.95), quantile(ttfb, 0.99), quantile(ttfb, 1)
 	m.TTFBMean = mean(ttfb)
 	e2e := seconds(turns, func(r Record) time.Duration { return r.Last - r.Sent })
@@ -101,13 +102,13 @@ func mean(values []float64) *float64 {
 	return results.Figure(sum / float64(len(values)))
 }
 
-// stayed is the share of later turns that went home. A policy that gives no
-// homes sends a turn home when it goes where the turn before it went.
+// stayed is the share of the turns with a home that went there. A policy that
+// gives no homes sends a turn home when it goes where the turn before it went.
 func stayed(records []Record) *float64 {
 	records = slices.Clone(records)
 	slices.SortStableFunc(records, func(a, b Record) int { return cmp.Compare(a.Sent, b.Sent) })
 	last := map[uint64]int{}
-	home, later := 0.0, 0.0
+	home, all := 0.0, 0.0
 	for _, r := range records {
 		if r.N == 0 {
 			continue
@@ -119,19 +120,19 @@ func stayed(records []Record) *float64 {
 		switch routing.Reason(r.Reason) {
 		case routing.Stayed:
 			home++
-			later++
+			all++
 		case routing.Spilled, routing.Moved:
-			later++
+			all++
 		case routing.Off, routing.Engine:
 			if seen && r.Replica >= 0 {
-				later++
+				all++
 				if r.Replica == before {
 					home++
 				}
 			}
 		}
 	}
-	return percent(home, later)
+	return percent(home, all)
 }
 
 // countReason is not measured when no record has a reason.

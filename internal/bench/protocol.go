@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -63,8 +64,16 @@ func (p Protocol) Validate() error {
 	return nil
 }
 
-// describe is the protocol as settings.
-func (p Protocol) describe() any {
+// suits tells whether the steps of a workload come to an end.
+func (p Protocol) suits(w Workload) error {
+	if p.Step == 0 && w.Endless() {
+		return fmt.Errorf("step of 0 lasts until the workload has no more sessions, and this one always has: give a length")
+	}
+	return nil
+}
+
+// settings is the protocol as it stands in results.
+func (p Protocol) settings() any {
 	return struct {
 		Arms     string  `json:"arms"`
 		Sessions []int   `json:"sessions"`
@@ -107,7 +116,7 @@ type EndedSession struct {
 // Run runs the protocol and hands over each step as it ends. An error of ctx
 // ends the step under way first, so that what was seen of it is handed over too.
 func (p Protocol) Run(ctx context.Context, seed uint64, w Workload, s System, each func(Observation)) error {
-	if err := p.Validate(); err != nil {
+	if err := cmp.Or(p.Validate(), p.suits(w)); err != nil {
 		return err
 	}
 	for arm, name := range p.Arms {

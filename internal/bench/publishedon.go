@@ -14,10 +14,10 @@ const PublishedOn = "published-on"
 // publishedSpill is how many requests in flight made a home full.
 const publishedSpill = 8
 
-// publishedOn is sticky, but places new conversations blind to load: the
-// published replicas were too unevenly busy for anything else. A turn whose home
-// has publishedSpill in flight goes to the replica with the least, and the home
-// stays.
+// publishedOn is sticky, but gives new conversations a home blind to load: the
+// published replicas were too unevenly busy for anything else. A turn, a first one
+// too, whose home has publishedSpill in flight goes to the replica with the
+// least, and the home stays.
 type publishedOn struct {
 	replicas []routing.Replica
 	rand     *rand.Rand
@@ -34,17 +34,20 @@ func newPublishedOn(replicas []routing.Replica, rng *rand.Rand) *publishedOn {
 }
 
 func (p *publishedOn) Arrive(_ time.Time, r routing.Request) []routing.Action {
-	home, known := p.homes[r.Key]
-	d := routing.Decision{Replica: home, Reason: routing.Stayed, Home: home, From: home}
-	switch least := p.leastInFlight(); {
-	case r.Key == routing.Key{}:
-		d.Replica, d.Reason, d.Home, d.From = least, routing.Unbound, routing.None, routing.None
-	case !known:
-		home = p.rand.IntN(len(p.replicas))
-		p.homes[r.Key] = home
-		d.Replica, d.Reason, d.Home, d.From = home, routing.Placed, home, routing.None
-	case p.inFlight[home] >= publishedSpill && p.inFlight[least] < p.inFlight[home]:
-		d.Replica, d.Reason, d.Why = least, routing.Spilled, routing.HomeFull
+	least := p.leastInFlight()
+	d := routing.Decision{Replica: least, Reason: routing.Unbound, Home: routing.None, From: routing.None}
+	if r.Key != (routing.Key{}) {
+		home, known := p.homes[r.Key]
+		d.Reason, d.From = routing.Stayed, home
+		if !known {
+			home = p.rand.IntN(len(p.replicas))
+			p.homes[r.Key] = home
+			d.Reason, d.From = routing.Placed, routing.None
+		}
+		d.Replica, d.Home = home, home
+		if p.inFlight[home] >= publishedSpill && p.inFlight[least] < p.inFlight[home] {
+			d.Replica, d.Reason, d.Why = least, routing.Spilled, routing.HomeFull
+		}
 	}
 	d.Server = p.replicas[d.Replica].Server
 	p.inFlight[d.Replica]++

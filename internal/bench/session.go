@@ -10,6 +10,10 @@ import (
 type Workload interface {
 	// Session returns the session of a place; false means that there is none left.
 	Session(p Place) (Session, bool)
+	// Endless says that there is always one more.
+	Endless() bool
+	// Settings is a struct with json tags that says what the sessions are like.
+	Settings() any
 }
 
 // Place says where in a measurement a session begins.

@@ -1,27 +1,42 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 
 	"lmwarden/internal/bench/results"
+	"lmwarden/internal/routing"
 )
 
 // Simulation is a measurement in virtual time.
 type Simulation struct {
 	Workload Workload // used by several goroutines at once
-	// Name is the workload's, Settings a struct with json tags that describes it.
-	Name     string
-	Settings any
 	Protocol Protocol
 	Box      Box
-	// Preset is the name of the engine's parameters.
-	Preset string
-	Seed   uint64
-	Seeds  int // runs with Seed, Seed+1, ...; at least 1
+	Seed     uint64
+	Seeds    int // runs with Seed, Seed+1, ...; at least 1
 }
+
+// Validate reports the first setting that makes no sense.
+func (s Simulation) Validate() error {
+	for _, arm := range s.Protocol.Arms {
+		if arms := Arms(); !slices.Contains(arms, arm) {
+			return fmt.Errorf("unknown arm %q: the arms are %s", arm, strings.Join(arms, ", "))
+		}
+	}
+	if s.Seeds < 1 {
+		return fmt.Errorf("%d seeds: give at least 1", s.Seeds)
+	}
+	return cmp.Or(s.Protocol.Validate(), s.Protocol.suits(s.Workload), s.Box.Validate())
+}
+
+// Arms lists the arms that Simulate knows.
+func Arms() []string { return append(routing.Policies(), PublishedOn) }
 
 // Progress says that a step of a run has ended.
 type Progress struct {
@@ -35,11 +50,8 @@ type Progress struct {
 // means. progress may be nil; it is called from several goroutines, but never
 // twice at once. Equal simulations give equal results.
 func Simulate(ctx context.Context, s Simulation, progress func(Progress)) (*results.Results, error) {
-	if err := s.Protocol.Validate(); err != nil {
+	if err := s.Validate(); err != nil {
 		return nil, err
-	}
-	if s.Seeds < 1 {
-		return nil, fmt.Errorf("%d seeds: give at least 1", s.Seeds)
 	}
 	runs := make([]*run, s.Seeds)
 	for i := range runs {
@@ -127,24 +139,10 @@ func (s Simulation) results(runs []*run) (*results.Results, error) {
 	for _, part := range []struct {
 		to   *results.Settings
 		what any
-	}{{&all.Workload, s.Settings}, {&all.Protocol, s.Protocol.describe()}, {&all.Box, s.describeBox()}} {
+	}{{&all.Workload, s.Workload.Settings()}, {&all.Protocol, s.Protocol.settings()}, {&all.Box, s.Box.settings()}} {
 		if *part.to, err = results.Describe(part.what); err != nil {
 			return nil, err
 		}
 	}
-	all.Workload["name"] = s.Name
 	return all, nil
-}
-
-// describeBox is the box as settings.
-func (s Simulation) describeBox() any {
-	return struct {
-		Mode       string  `json:"mode"`
-		Preset     string  `json:"preset"`
-		Replicas   int     `json:"replicas"`
-		Servers    int     `json:"servers"`
-		RoundTripS float64 `json:"round_trip_s"`
-		Spill      int     `json:"spill_threshold"`
-		Engine     any     `json:"engine"`
-	}{"virtual time", s.Preset, s.Box.Replicas, max(s.Box.Servers, 1), s.Box.RoundTrip.Seconds(), s.Box.SpillThreshold, s.Box.Engine}
 }

@@ -16,6 +16,8 @@ import (
 // Box is what Simulate measures: replicas of a modelled engine behind the
 // gateway's decision core.
 type Box struct {
+	// Engine is the preset of the name Preset, possibly with changes.
+	Preset   string
 	Engine   enginesim.Params
 	Replicas int
 	// Servers is how many engine processes the replicas are spread over, each with
@@ -25,6 +27,37 @@ type Box struct {
 	RoundTrip time.Duration
 	// SpillThreshold is the router's; 0 is automatic.
 	SpillThreshold int
+}
+
+// Validate reports everything that is wrong with the engine's parameters, or the
+// first other setting that makes no sense.
+func (b Box) Validate() error {
+	switch {
+	case b.Replicas < 1:
+		return fmt.Errorf("%d replicas: a box has at least 1", b.Replicas)
+	case b.Servers < 0 || b.Replicas%b.servers() != 0:
+		return fmt.Errorf("%d replicas on %d servers: each server has the same number", b.Replicas, b.servers())
+	case b.RoundTrip < 0:
+		return fmt.Errorf("round trip of %v: it cannot be negative", b.RoundTrip)
+	case b.SpillThreshold < 0:
+		return fmt.Errorf("spill threshold of %d: give at least 1, or 0 for automatic", b.SpillThreshold)
+	}
+	return b.Engine.Validate()
+}
+
+func (b Box) servers() int { return max(b.Servers, 1) }
+
+// settings is the box as it stands in results.
+func (b Box) settings() any {
+	return struct {
+		Mode       string           `json:"mode"`
+		Preset     string           `json:"preset"`
+		Engine     enginesim.Params `json:"engine"`
+		Replicas   int              `json:"replicas"`
+		Servers    int              `json:"servers"`
+		RoundTripS float64          `json:"round_trip_s"`
+		Spill      int              `json:"spill_threshold"` // 0 is automatic
+	}{"virtual time", b.Preset, b.Engine, b.Replicas, b.servers(), b.RoundTrip.Seconds(), b.SpillThreshold}
 }
 
 // scrapeEvery is how often the gateway looks at the engines.
@@ -66,18 +99,8 @@ type flight struct {
 	done     func(Result)
 }
 
+// newVirtual starts a box, which must be valid.
 func newVirtual(b Box, seed uint64) (*virtual, error) {
-	if b.Servers == 0 {
-		b.Servers = 1
-	}
-	switch {
-	case b.Replicas < 1:
-		return nil, fmt.Errorf("%d replicas: a box has at least 1", b.Replicas)
-	case b.Servers < 1 || b.Replicas%b.Servers != 0:
-		return nil, fmt.Errorf("%d replicas on %d servers: each server has the same number", b.Replicas, b.Servers)
-	case b.RoundTrip < 0:
-		return nil, fmt.Errorf("round trip of %v: it cannot be negative", b.RoundTrip)
-	}
 	v := &virtual{box: b, seed: seed, flights: make(map[routing.RequestID]*flight)}
 	if err := v.boot(); err != nil {
 		return nil, err
@@ -89,9 +112,9 @@ func newVirtual(b Box, seed uint64) (*virtual, error) {
 // boot starts the engines with empty caches, and a gateway that knows nothing.
 // It must not be called while a turn is open.
 func (v *virtual) boot() error {
-	perServer := v.box.Replicas / v.box.Servers
+	perServer := v.box.Replicas / v.box.servers()
 	v.servers, v.replicas = nil, make([]virtualReplica, v.box.Replicas)
-	for i := range v.box.Servers {
+	for i := range v.box.servers() {
 		server, err := enginesim.NewBox(enginesim.BoxOptions{
 			Params: v.box.Engine, Ranks: perServer, Rand: rand.New(rand.NewPCG(v.seed, uint64(i))),
 		})
@@ -136,7 +159,7 @@ func (v *virtual) Switch(arm string, cold bool) error {
 		v.router = newPublishedOn(v.routingReplicas(), rand.New(rand.NewPCG(v.seed, contentID(v.seed))))
 	} else {
 		if err := v.core.SetPolicy(arm); err != nil {
-			return fmt.Errorf("%w, and %s", err, PublishedOn)
+			return err
 		}
 		v.router = v.core
 	}
@@ -272,7 +295,7 @@ func (v *virtual) dispatch(f *flight, d routing.Decision) {
 		v.fail(f, err.Error())
 		return
 	}
-	f.replica = d.Server*(v.box.Replicas/v.box.Servers) + rank
+	f.replica = d.Server*(v.box.Replicas/v.box.servers()) + rank
 	f.result.Replica = f.replica
 	// What arrives at the same moment is in the same step.
 	v.After(0, v.replicas[f.replica].begin)

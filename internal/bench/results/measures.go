@@ -3,7 +3,8 @@ package results
 // Measures are the figures of a step. nil is not measured, which is not zero.
 //
 // Turns count when they finished within the step; what was cut off at its end is
-// in Cut alone, what failed in Failed alone. Times are seconds at the client.
+// in Cut alone, what failed in Failed alone. Times are seconds at the client. A
+// turn that was cut after its first token gives a TTFB and nothing else.
 type Measures struct {
 	// The columns of the published table, in its order.
 	SessionsPerHour    *float64 `json:"sessions_per_hour"`     // sessions that came to their end
@@ -16,9 +17,9 @@ type Measures struct {
 	// PrefixHitPercent is prompt tokens served from the cache over prompt tokens
 	// asked for, by the engines' own counters over the step, all replicas pooled.
 	PrefixHitPercent *float64 `json:"prefix_hit_percent"`
-	// StayedPercent is later turns that went to their conversation's home over all
-	// later turns; where a policy gives no homes, the replica of the turn before
-	// counts as home.
+	// StayedPercent is turns that went to their conversation's home over those that
+	// did and those that spilled or moved; where a policy gives no homes, the replica
+	// of the turn before counts as home.
 	StayedPercent *float64 `json:"stayed_percent"`
 
 	TTFBP99      *float64 `json:"ttfb_p99_s"`

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"lmwarden/internal/app"
+)
+
+type simulateCommand struct {
+	Protocol protocolFlags `embed:""`
+	Seeds    int           `default:"1" placeholder:"N" help:"Runs with --seed and the numbers after it; the table then shows means and 95% intervals (${default})."`
+	Out      string        `placeholder:"DIR" help:"Folder for results.json and table.md."`
+
+	Replicas       int           `default:"4" placeholder:"N" help:"Replicas (${default})."`
+	Servers        int           `default:"1" placeholder:"N" help:"Engine processes, each with a balancer of its own, that the replicas are spread over (${default})."`
+	RoundTrip      time.Duration `default:"220ms" placeholder:"TIME" help:"From the client to the gateway and back (${default})."`
+	SpillThreshold int           `placeholder:"N" help:"Requests in flight that make a home full (default: automatic)."`
+	Engine         engineFlags   `embed:""`
+
+	Workload workloadFlags `embed:""`
+}
+
+// Help is shown above the flags.
+func (simulateCommand) Help() string {
+	return `Runs a workload in virtual time: the gateway's own routing in front of modelled engines. The defaults are the published measurement. Prints table.md.
+
+Sizes and times marked DIST are a number (400), a range (7200-7500), exp:MEAN, lognormal:MEDIAN,FACTOR (one value in six is above FACTOR times the median), or none.`
+}
+
+func (c simulateCommand) Run(ctx context.Context, io app.IO) error {
+	return app.Simulate(ctx, io, app.SimulateOptions{
+		Protocol: c.Protocol.options(), Workload: c.Workload.options(), Seed: c.Protocol.Seed, Seeds: c.Seeds, Out: c.Out,
+		Replicas: c.Replicas, Servers: c.Servers, RoundTrip: c.RoundTrip, SpillThreshold: c.SpillThreshold,
+		Preset: c.Engine.Preset, Adjust: c.Engine.adjust,
+	})
+}
+
+// protocolFlags say how a measurement is run.
+type protocolFlags struct {
+	Arms     []string      `default:"off,affinity" placeholder:"NAME" help:"Arms, one after the other: ${arms} (${default})."`
+	Sessions sessionList   `default:"4,8,16,24,32" placeholder:"N" help:"Sessions at once, one step each; FROM..TO/STEP is a range (${default})."`
+	Step     time.Duration `default:"180s" placeholder:"TIME" help:"Length of a step (${default})."`
+	Drain    time.Duration `default:"110s" placeholder:"TIME" help:"How long open sessions may go on after the last step; all else is cut (${default})."`
+	DrainAll bool          `help:"Drain after every step."`
+	Cold     bool          `help:"Empty the caches before each further arm."`
+	Fresh    bool          `help:"Give each arm sessions of its own instead of the same ones."`
+	Seed     uint64        `default:"1" placeholder:"N" help:"Changes sessions and chance (${default})."`
+}
+
+func (f protocolFlags) options() app.Protocol {
+	return app.Protocol{
+		Arms: f.Arms, Sessions: f.Sessions, Step: f.Step, Drain: f.Drain, DrainAll: f.DrainAll, Cold: f.Cold, Fresh: f.Fresh,
+	}
+}
+
+// workloadFlags are the synthetic sessions.
+type workloadFlags struct {
+	SystemTokens      int      `default:"3500" placeholder:"TOKENS" help:"System prompt that all sessions share (${default})."`
+	FirstTokens       app.Dist `default:"7200-7500" placeholder:"DIST" help:"First message, without the system prompt (${default})."`
+	Turns             int      `default:"6" placeholder:"N" help:"Turns of a session (${default})."`
+	TurnTokens        app.Dist `default:"400" placeholder:"DIST" help:"New tokens of each later turn (${default})."`
+	OutputTokens      app.Dist `default:"256" placeholder:"DIST" help:"Tokens of an answer (${default})."`
+	Think             app.Dist `default:"none" placeholder:"DIST" help:"Seconds before each later turn (${default})."`
+	Agents            int      `default:"0" placeholder:"N" help:"Sub-agents that a session starts after its first turn (${default})."`
+	AgentTurns        int      `default:"3" placeholder:"N" help:"Turns of a sub-agent (${default})."`
+	AgentFirstTokens  app.Dist `default:"1000-3000" placeholder:"DIST" help:"First message of a sub-agent (${default})."`
+	Sessionless       float64  `default:"0" placeholder:"SHARE" help:"Share of requests without a session, 0 to 0.5 (${default})."`
+	SessionlessTokens app.Dist `default:"200-600" placeholder:"DIST" help:"Their prompts (${default})."`
+}
+
+func (f workloadFlags) options() app.ClaudeCode { return app.ClaudeCode(f) }
+
+// sessionList is numbers and ranges, as in 4,8..32/8.
+type sessionList []int
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (l *sessionList) UnmarshalText(text []byte) error {
+	*l = nil
+	for part := range strings.SplitSeq(string(text), ",") {
+		from, to, step, err := parseRange(part)
+		if err != nil {
+			return err
+		}
+		for n := from; n <= to; n += step {
+			*l = append(*l, n)
+		}
+	}
+	return nil
+}
+
+// parseRange reads N, FROM..TO or FROM..TO/STEP; STEP is FROM when it is not said.
+func parseRange(text string) (from, to, step int, err error) {
+	const most = 100_000
+	first, rest, ranged := strings.Cut(text, "..")
+	last, by, stepped := strings.Cut(rest, "/")
+	if !ranged {
+		last = first
+	}
+	if !stepped {
+		by = first
+	}
+	from, err1 := strconv.Atoi(first)
+	to, err2 := strconv.Atoi(last)
+	step, err3 := strconv.Atoi(by)
+	if cmp.Or(err1, err2, err3) != nil || from < 1 || to < from || to > most || step < 1 {
+		return 0, 0, 0, fmt.Errorf("%q: give numbers of sessions from 1 to %d, as in 4,8,16 or 8..64/8", text, most)
+	}
+	return from, to, step, nil
+}
