@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 )
 
 // Fail makes something go wrong, in the form KIND[@TIME][,KEY=VALUE...] that FailureHelp describes. TIME counts
-// from now. It reports what is wrong with the words and does not wait for the deed. The server
-// must be serving; whether its process is alive does not matter.
+// from now; without one it has begun when Fail returns. The server must be serving; whether its process is
+// alive does not matter. The error says what is wrong with the words.
 func (s *Server) Fail(spec string) error {
 	f, err := parseFailure(spec)
 	if err != nil {
@@ -36,36 +37,65 @@ func (f *failure) check(ranks int) error {
 	return nil
 }
 
-// begin lets a failure take its course; false when the server does not run.
+// begin lets a failure take its course; false when the server does not run. A failure that is to
+// happen now has happened when begin returns.
 func (s *Server) begin(f failure) bool {
+	happened := make(chan struct{})
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.running {
+	running := s.running
+	if running {
 		s.begun++
-		number := s.begun
-		s.failing.Go(func() { s.carryOut(f, number) })
+		rand := rand.New(rand.NewPCG(s.seed, s.begun))
+		s.failing.Go(func() { s.carryOut(f, rand, sync.OnceFunc(func() { close(happened) })) })
 	}
-	return s.running
+	s.mu.Unlock()
+	if running && f.at == 0 {
+		<-happened
+	}
+	return running
 }
 
-// carryOut is the course of the number-th failure.
-func (s *Server) carryOut(f failure, number uint64) {
+// carryOut is the course of a failure. It calls happened when what the failure does at once is done, or never
+// will be.
+func (s *Server) carryOut(f failure, rand *rand.Rand, happened func()) {
+	defer happened()
 	if !s.sleep(s.scaled(f.at), nil) {
 		return
 	}
 	if f.kind.answer != nil {
-		b := &ambush{failure: f, rand: rand.New(rand.NewPCG(s.seed, number))}
-		s.ambushes.lay(b)
+		a := &ambush{failure: f, rand: rand}
+		s.ambushes.lay(a)
+		happened()
 		if f.lasts > 0 && s.sleep(s.scaled(f.lasts), nil) {
-			s.ambushes.lift(b)
+			s.ambushes.lift(a)
 		}
 		return
 	}
 	p := s.process()
-	s.play(p.ended, f.kind.steps(p, f))
-	if f.down == 0 {
-		return
+	s.play(p.ended, f.kind.steps(p, f), happened)
+	if f.down > 0 {
+		s.bringBack(p, f)
 	}
+}
+
+// play takes the steps at their times from now on, until over is closed. It calls happened when it has
+// taken those that are due at once.
+func (s *Server) play(over <-chan struct{}, steps []step, happened func()) {
+	began := time.Now()
+	defer happened()
+	for _, step := range steps {
+		if step.at > 0 {
+			happened()
+		}
+		if !s.sleep(time.Until(began.Add(s.scaled(step.at))), over) {
+			return
+		}
+		step.do()
+	}
+}
+
+// bringBack starts another process when p has been over for the time that the failure says.
+func (s *Server) bringBack(p *process, f failure) {
 	select {
 	case <-p.ended:
 	case <-s.stopped:
@@ -78,19 +108,8 @@ func (s *Server) carryOut(f failure, number uint64) {
 	if ranks == 0 {
 		ranks = p.engine.ranks()
 	}
-	if next, err := s.newProcess(ranks); err == nil { // the numbers were checked
+	if next, err := s.newProcess(ranks); err == nil { // New has checked the parameters
 		p.succeed(next)
-	}
-}
-
-// play takes the steps at their times from now on, until over is closed.
-func (s *Server) play(over <-chan struct{}, steps []step) {
-	began := time.Now()
-	for _, step := range steps {
-		if !s.sleep(time.Until(began.Add(s.scaled(step.at))), over) {
-			return
-		}
-		step.do()
 	}
 }
 

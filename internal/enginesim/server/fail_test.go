@@ -24,7 +24,6 @@ func (n *network) fail(t *testing.T, spec string) {
 	if err := n.server.Fail(spec); err != nil {
 		t.Fatal(err)
 	}
-	synctest.Wait()
 }
 
 // ask sends a request on a connection of its own and says in a word what came of it within a time:
