@@ -92,5 +92,7 @@ func student95(freedom int) float64 {
 	}
 	const z = 1.959964
 	v := float64(freedom)
-	return z + (z*z*z+z)/(4*v) + (5*math.Pow(z, 5)+16*z*z*z+3*z)/(96*v*v)
+	return z + (math.Pow(z, 3)+z)/(4*v) +
+		(5*math.Pow(z, 5)+16*math.Pow(z, 3)+3*z)/(96*v*v) +
+		(3*math.Pow(z, 7)+19*math.Pow(z, 5)+17*math.Pow(z, 3)-15*z)/(384*v*v*v)
 }
