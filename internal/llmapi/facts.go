@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"unicode/utf8"
 )
 
 // Facts are what one pass over a request's body finds.
@@ -108,6 +109,10 @@ func (r *reader) body() {
 	}
 	if c := r.peek(); c != '{' {
 		r.unexpected("a JSON object")
+		return
+	}
+	if !utf8.Valid(r.b) {
+		r.fail(invalidUTF8(r.b), "invalid UTF-8")
 		return
 	}
 	r.field.headLeft, r.leading.headLeft = headChars, headChars

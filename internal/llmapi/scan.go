@@ -10,7 +10,8 @@ import (
 const maxDepth = 512
 
 // scanner walks one JSON text and checks its whole syntax on the way. It accepts
-// what encoding/json accepts, less invalid UTF-8 and nesting beyond maxDepth.
+// what encoding/json accepts, less nesting beyond maxDepth; like that it does not
+// ask whether strings are valid UTF-8.
 //
 // Every value must be consumed exactly once, by one of members, elements,
 // string, value and skip. The first violation sticks in err; from then on all
@@ -22,7 +23,8 @@ type scanner struct {
 	keyAt int // where the key that members yields began
 	err   *BadRequest
 
-	buf []byte // holds the last string that was not in canonical form
+	buf  []byte   // holds the last string that was not in canonical form
+	tail [64]byte // holds the last block of the text
 }
 
 func (s *scanner) fail(at int, format string, args ...any) {
@@ -37,11 +39,7 @@ func (s *scanner) unexpected(want string) {
 		s.fail(s.i, "invalid JSON: it ends where %s should be", want)
 		return
 	}
-	c, n := utf8.DecodeRune(s.b[s.i:])
-	if c == utf8.RuneError && n <= 1 {
-		s.fail(s.i, "invalid JSON: byte 0x%02x where %s should be", s.b[s.i], want)
-		return
-	}
+	c, _ := utf8.DecodeRune(s.b[s.i:])
 	s.fail(s.i, "invalid JSON: %q where %s should be", c, want)
 }
 

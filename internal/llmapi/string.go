@@ -21,20 +21,23 @@ func (s *scanner) string() []byte {
 		return raw
 	}
 	s.buf = s.buf[:0]
-	for len(raw) > 0 {
-		n := bytes.IndexByte(raw, '\\')
+	from := 0 // of what is not yet copied
+	for at := 0; ; {
+		n := bytes.IndexByte(raw[at:], '\\')
 		if n < 0 {
-			n = len(raw)
-		}
-		s.buf = append(s.buf, raw[:n]...)
-		if raw = raw[n:]; len(raw) == 0 {
 			break
 		}
-		var r rune
-		r, n = unescape(raw)
+		if at += n; shortEscape[raw[at+1]] {
+			at += 2
+			continue
+		}
+		s.buf = append(s.buf, raw[from:at]...)
+		r, n := unescape(raw[at:])
 		s.buf = appendCanonical(s.buf, r)
-		raw = raw[n:]
+		at += n
+		from = at
 	}
+	s.buf = append(s.buf, raw[from:]...)
 	return s.buf
 }
 
@@ -63,187 +66,140 @@ func (s *scanner) decoded() string {
 // quotes, and whether that is its canonical form.
 func (s *scanner) rawString() (raw []byte, canonical bool) {
 	start := s.i + 1
-	end := closingQuote(s.b, start)
+	end, canonical := s.closingQuote(start)
 	if end < 0 {
-		s.i = len(s.b)
-		s.unexpected("the end of a string")
 		return nil, false
 	}
 	s.i = end + 1
-	if raw = s.b[start:end]; isShortPlain(raw) {
-		return raw, true
-	}
-	return raw, s.checkString(start, end)
+	return s.b[start:end], canonical
 }
 
-// closingQuote returns where the string that begins at start ends, or -1.
-func closingQuote(b []byte, start int) int {
-	for from := start; ; {
-		n := bytes.IndexByte(b[from:], '"')
-		if n < 0 {
-			return -1
-		}
-		end := from + n
-		if trailingSlashes(b[from:end])%2 == 0 {
-			return end
-		}
-		from = end + 1
-	}
-}
-
-// isShortPlain recognises most keys and other words, which need no closer look.
-func isShortPlain(raw []byte) bool {
-	if len(raw) > 16 {
-		return false
-	}
-	for _, c := range raw {
-		if c < ' ' || c >= utf8.RuneSelf || c == '\\' {
-			return false
-		}
-	}
-	return true
-}
-
-// Constants for looking at the eight bytes of a word at a time.
-const (
-	ones  = 0x0101010101010101
-	highs = 0x8080808080808080
-)
-
-// checkString checks the string between start and end, and reports whether it is
-// in its canonical form.
+// closingQuote returns where the string that begins at start ends, and whether it
+// is in its canonical form. It checks the string on the way, and returns -1 after
+// a violation.
 //
 // Code has an escape at every dozen bytes or so, too close for IndexByte: most of
-// the time would go into mispredicted branches. Therefore 64 bytes are looked at
-// together, and their backslashes gathered in one word. Bit 8*j+k of it stands
-// for byte j of word k, since in that order a shift is all that it takes.
-func (s *scanner) checkString(start, end int) (canonical bool) {
+// the time would go into calls and mispredicted branches. Therefore 64 bytes are
+// looked at together.
+func (s *scanner) closingQuote(start int) (end int, canonical bool) {
+	at := start
+	// Most strings are words, and shorter than a block.
+	for ; at < start+16 && len(s.b)-at >= 8; at += 8 {
+		if special := specialBytes(binary.LittleEndian.Uint64(s.b[at:])); special != 0 {
+			if end := at + bits.TrailingZeros64(special); s.b[end] == '"' {
+				return end, true
+			}
+			break
+		}
+	}
 	canonical = true
-	var beyond uint64 // a high bit is set if a byte is beyond ASCII
-	var carry uint64  // 1 if the block before ended with the backslash of an escape
-	var last [64]byte
-	for at := start; at < end; at += 64 {
-		block := &last
-		if end-at >= 64 {
-			block = (*[64]byte)(s.b[at:])
-		} else {
-			for i := copy(last[:], s.b[at:end]); i < 64; i++ {
-				last[i] = ' '
+	for {
+		block := s.block(at)
+		next := at + len(block)
+		for special := specials(block); special != 0; special &= special - 1 {
+			n := bits.TrailingZeros64(special)
+			if block[n] == '"' {
+				return at + n, canonical
 			}
-		}
-		high, control, slashes := marks(block)
-		beyond |= high
-		if control&highs != 0 {
-			s.failControl(at, end)
-			return false
-		}
-		escaped := escapedBytes(slashes, carry)
-		carry = (slashes &^ escaped) >> 63
-		for ; escaped != 0; escaped &= escaped - 1 {
-			n := bits.TrailingZeros64(escaped)
-			i := n%8*8 + n/8
-			if isShortEscape(block[i]) {
-				continue
+			if block[n] != '\\' {
+				s.failControl(at + n)
+				return -1, false
 			}
-			if canonical = false; !s.checkLongEscape(at+i, end) {
-				return false
+			if n == len(block)-1 {
+				next-- // the whole escape is in the next block
+				break
 			}
+			if !shortEscape[block[n+1]] {
+				if canonical = false; !s.checkLongEscape(at + n + 1) {
+					return -1, false
+				}
+			}
+			special &^= 2 << n // what is escaped means nothing else
 		}
-	}
-	if beyond&highs != 0 && !utf8.Valid(s.b[start:end]) {
-		s.fail(start+invalidUTF8(s.b[start:end]), "invalid UTF-8 in a string")
-		return false
-	}
-	return canonical
-}
-
-// marks looks at a block. In beyond and control a high bit is set if a byte is
-// beyond ASCII, or a control character; slashes has a bit for each backslash. It
-// is unrolled, which gains a tenth of the whole scan.
-func marks(block *[64]byte) (beyond, control, slashes uint64) {
-	w0 := binary.LittleEndian.Uint64(block[0:])
-	w1 := binary.LittleEndian.Uint64(block[8:])
-	w2 := binary.LittleEndian.Uint64(block[16:])
-	w3 := binary.LittleEndian.Uint64(block[24:])
-	w4 := binary.LittleEndian.Uint64(block[32:])
-	w5 := binary.LittleEndian.Uint64(block[40:])
-	w6 := binary.LittleEndian.Uint64(block[48:])
-	w7 := binary.LittleEndian.Uint64(block[56:])
-	beyond = w0 | w1 | w2 | w3 | w4 | w5 | w6 | w7
-	control = belowSpace(w0) | belowSpace(w1) | belowSpace(w2) | belowSpace(w3) |
-		belowSpace(w4) | belowSpace(w5) | belowSpace(w6) | belowSpace(w7)
-	const slash = ones * '\\'
-	plain := nonZero(w0^slash)>>7 | nonZero(w1^slash)>>6 | nonZero(w2^slash)>>5 | nonZero(w3^slash)>>4 |
-		nonZero(w4^slash)>>3 | nonZero(w5^slash)>>2 | nonZero(w6^slash)>>1 | nonZero(w7^slash)
-	return beyond, control, ^plain
-}
-
-// belowSpace has the high bit set of some byte of the word if one is a control
-// character, though perhaps also of bytes above that one.
-func belowSpace(w uint64) uint64 { return (w - ones*' ') &^ w }
-
-// nonZero has the high bit set of each byte of the word that is not 0, and no
-// other bit.
-func nonZero(w uint64) uint64 { return (w&^highs + ^uint64(highs) | w) & highs }
-
-// escapedBytes marks the bytes of a block that stand behind a backslash which is
-// not escaped itself.
-func escapedBytes(slashes, carry uint64) uint64 {
-	begin := slashes &^ (following(slashes) | carry) // the first backslash of each row
-	escaped := carry
-	for now := carry; ; {
-		// Behind an escaped backslash the next one of the row begins an escape.
-		begin |= following(now&slashes) & slashes
-		if begin == 0 {
-			return escaped
-		}
-		now, begin = following(begin), 0
-		escaped |= now
+		at = next
 	}
 }
 
-// following moves each mark of a block to the byte behind, within the block.
-func following(marks uint64) uint64 { return marks<<8 | marks>>55&0xfe }
+// at returns a byte of the text, or 0 behind its end.
+func (s *scanner) at(i int) byte {
+	if i < len(s.b) {
+		return s.b[i]
+	}
+	return 0
+}
+
+// block returns the 64 bytes from i on. Behind the end of the text stand zeros.
+func (s *scanner) block(i int) *[64]byte {
+	if len(s.b)-i >= 64 {
+		return (*[64]byte)(s.b[i:])
+	}
+	n := copy(s.tail[:], s.b[min(i, len(s.b)):])
+	clear(s.tail[n:])
+	return &s.tail
+}
+
+// specials has a bit for each byte of a block that is a quote, a backslash or a
+// control character. It is unrolled because a loop takes a fifth longer.
+func specials(block *[64]byte) uint64 {
+	return specialBytes(binary.LittleEndian.Uint64(block[0:])) |
+		specialBytes(binary.LittleEndian.Uint64(block[8:]))<<8 |
+		specialBytes(binary.LittleEndian.Uint64(block[16:]))<<16 |
+		specialBytes(binary.LittleEndian.Uint64(block[24:]))<<24 |
+		specialBytes(binary.LittleEndian.Uint64(block[32:]))<<32 |
+		specialBytes(binary.LittleEndian.Uint64(block[40:]))<<40 |
+		specialBytes(binary.LittleEndian.Uint64(block[48:]))<<48 |
+		specialBytes(binary.LittleEndian.Uint64(block[56:]))<<56
+}
+
+// specialBytes does the same for the eight bytes of a word, in the lowest bits.
+func specialBytes(w uint64) uint64 {
+	const (
+		ones  = 0x0101010101010101
+		highs = 0x8080808080808080
+	)
+	// With bit 1 flipped the quote stands right above the control characters. The
+	// sums then have the high bit of each byte set that is above both, and of each
+	// that is no backslash.
+	flipped := (w ^ ones*2) &^ highs
+	above := flipped + ones*(0x7f-' ')
+	noSlash := (flipped ^ ones*('\\'^2)) + ones*0x7f
+	// The product has the high bits in its top byte, in the order of their bytes.
+	return ^(above&noSlash | w) & highs * 0x0002040810204081 >> 56
+}
 
 // checkLongEscape checks what follows a backslash if it is no short escape.
-func (s *scanner) checkLongEscape(i, end int) bool {
-	switch s.b[i] {
+func (s *scanner) checkLongEscape(i int) bool {
+	s.i = i
+	switch s.at(i) {
 	case '/':
 		return true
 	case 'u':
 		for range 4 {
-			if i++; i >= end || hexDigit(s.b[i]) < 0 {
-				s.i = i
+			if s.i++; hexDigit(s.at(s.i)) < 0 {
 				s.unexpected("a hexadecimal digit")
 				return false
 			}
 		}
 		return true
 	}
-	s.i = i
 	s.unexpected("an escape character")
 	return false
 }
 
-func (s *scanner) failControl(from, end int) {
-	for i := from; i < end; i++ {
-		if c := s.b[i]; c < ' ' {
-			s.fail(i, "invalid JSON: raw control character 0x%02x in a string; write it as an escape", c)
-			return
-		}
+// failControl reports a raw control character in a string, or the end of the
+// text, where a block has zeros.
+func (s *scanner) failControl(i int) {
+	if i >= len(s.b) {
+		s.i = len(s.b)
+		s.unexpected("the end of a string")
+		return
 	}
+	s.fail(i, "invalid JSON: raw control character 0x%02x in a string; write it as an escape", s.b[i])
 }
 
-// isShortEscape reports whether a backslash and c are an escape of the canonical
-// form.
-func isShortEscape(c byte) bool {
-	const (
-		quote   = 1 << ('"' - ' ')
-		letters = 1<<('\\'-'@') | 1<<('b'-'@') | 1<<('f'-'@') | 1<<('n'-'@') | 1<<('r'-'@') | 1<<('t'-'@')
-	)
-	// A shift by 64 or more, which the differences of other bytes come to, is 0.
-	return (uint64(letters)>>(c-'@')|uint64(quote)>>(c-' '))&1 != 0
-}
+// shortEscape has the characters that form an escape of the canonical form with
+// a backslash.
+var shortEscape = [256]bool{'"': true, '\\': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
 
 // unescape decodes the checked escape sequence that b begins with, or the two of
 // a surrogate pair, and returns its length.

@@ -13,14 +13,14 @@ func TestStringPiecesAtEveryOffset(t *testing.T) {
 	pieces := []string{
 		`\n`, `\"`, `\\`, `\\\\`, `\\\"`, `\\n`, `\\\n`, `\b\f\r\t\/`, `\u00e9`, `\ud83d\ude00`, `\ud83d`, `\udc00\ud83d`, `\ud83d\u0041`,
 		"é", "😀", "\x7f", "\u0080", `\u001b`, `\\u12`,
-		`\q`, `\u12`, `\u12g4`, `\ud83d\u12`, `\\\q`, "\n", "\x00", "\x1f", "\xff", "\xc3", "\xed\xa0\xbd",
+		`\q`, `\u12`, `\u12g4`, `\ud83d\u12`, `\\\q`, "\n", "\x00", "\x1f",
 	}
 	for _, piece := range pieces {
 		for _, behind := range []int{0, 1, 70} {
 			for before := range 140 {
 				text := `"` + strings.Repeat("x", before) + piece + strings.Repeat("y", behind) + `"`
 				var want string
-				valid := json.Unmarshal([]byte(text), &want) == nil && !ownRefusal([]byte(`{"a":`+text+`}`))
+				valid := json.Unmarshal([]byte(text), &want) == nil
 
 				s := scanner{b: []byte(text)}
 				canonical := string(s.string())
