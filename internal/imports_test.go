@@ -27,6 +27,7 @@ var mayImport = map[string][]string{
 	"internal/session":          {"internal/llmapi"},
 	"internal/bench":            {"internal/bench/results", "internal/routing", "internal/enginesim", "internal/llmapi"},
 	"internal/bench/results":    {},
+	"internal/faults":           {}, // tests only
 	"internal/enginesim/server": {"internal/enginesim", "internal/llmapi"},
 	"internal/enginesim":        {},
 	"internal/config":           {},
