@@ -1,8 +1,11 @@
 package faults
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,15 +45,20 @@ func TestAnswersThatADyingEngineAbortsAreNotPassedOffAsFinished(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/stream=%v", d.name, stream), func(t *testing.T) {
 				t.Parallel()
 				const running = 4 // on two ranks
-				begin := d.events("one ", "two ")[:3]
-				arrived, die := make(chan bool, running), make(chan bool)
+				var begin string
+				if stream {
+					begin = strings.Join(d.events("one ", "two ")[:3], "")
+				}
+				arrived, die := make(chan bool, running), make(chan struct{})
 				dying := newEngine(t, 2, func(c *call) {
 					if stream {
 						c.begin()
-						c.chunk(strings.Join(begin, ""))
+						c.chunk(begin)
 					}
 					arrived <- true
-					<-die
+					if !c.wait(die) {
+						return
+					}
 					if stream {
 						c.chunk(strings.Join(d.aborted, ""))
 						c.end()
@@ -58,33 +66,26 @@ func TestAnswersThatADyingEngineAbortsAreNotPassedOffAsFinished(t *testing.T) {
 						c.answer(200, d.abortedWhole)
 					}
 				})
-				other := newEngine(t, 1, reply)
-				g := start(t, nil, dying, other)
-				answers := make(chan answer, running)
+				g := start(t, nil, dying, newEngine(t, 1, reply))
+				g.admin("POST", "/api/models/tiny/replicas/2/drain", "", nil) // all go to the server that dies
+				began, answers := make(chan bool, running), make(chan answer, running)
 				for i := range running {
 					go func() {
-						// Pinned, so that all of them are on the two ranks of the server that dies.
-						a, err := g.ask(t.Context(), d.path, d.request(fmt.Sprint("turn ", i), stream, ""),
-							"X-Warden-Session", fmt.Sprint(i))
-						if err != nil {
-							t.Error(err)
-						}
-						answers <- a
+						answers <- g.watch(d.path, d.request(fmt.Sprint("turn ", i), stream, ""), len(begin), began, "X-Warden-Session", fmt.Sprint(i))
 					}()
-					if i == 0 {
-						// The rest must not run to the third replica, which is as empty.
-						g.admin("POST", "/api/models/tiny/replicas/2/drain", "", nil)
-					}
 				}
 				for range running {
 					receive(t, "the requests to arrive", arrived)
+					if stream {
+						receive(t, "the streams to begin", began)
+					}
 				}
 				g.admin("POST", "/api/models/tiny/replicas/2/resume", "", nil)
 				close(die)
 				for range running {
 					a := receive(t, "an answer", answers)
 					if stream {
-						unfinished(t, d, a, strings.Join(begin, ""))
+						unfinished(t, d, a, begin)
 					} else if a.status != 200 || a.body != d.whole("one two three") || a.replica() != "2" {
 						t.Errorf("got %d from replica %s: %s", a.status, a.replica(), a.body)
 					}
@@ -99,6 +100,188 @@ func TestAnswersThatADyingEngineAbortsAreNotPassedOffAsFinished(t *testing.T) {
 	}
 }
 
-var _ = io.EOF
-var _ = time.Now
-var _ config.Config
+// While one rank of a server hangs in its death, its probes succeed. The first
+// connection that breaks takes all ranks out, and every request that hung is
+// answered by the other server.
+func TestNoRequestIsSentTwiceIntoADyingServer(t *testing.T) {
+	t.Parallel()
+	arrived := make(chan *call, 100)
+	dying := newEngine(t, 2, reply)
+	other := newEngine(t, 1, reply)
+	g := start(t, nil, dying, other)
+	turn := func(i int) answer {
+		return g.post(chat.path, chat.request("opening", false, ""), "X-Warden-Session", fmt.Sprint("conversation ", i))
+	}
+	homes := map[string][]int{}
+	for i := range 9 {
+		r := turn(i).replica()
+		homes[r] = append(homes[r], i)
+	}
+	if len(homes["0"]) != 3 || len(homes["1"]) != 3 || len(homes["2"]) != 3 {
+		t.Fatalf("homes %v", homes)
+	}
+	dying.on(func(c *call) {
+		arrived <- c
+		c.left()
+	})
+	displaced := slices.Concat(homes["0"], homes["1"])
+	answers := make(chan answer, len(displaced))
+	for _, i := range displaced {
+		go func() {
+			a, err := g.ask(t.Context(), chat.path, chat.request("hangs", false, ""), "X-Warden-Session", fmt.Sprint("conversation ", i))
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- a
+		}()
+	}
+	for range displaced {
+		receive(t, "the requests to hang", arrived)
+	}
+	dying.die()
+	for range displaced {
+		if a := receive(t, "an answer", answers); a.status != 200 || a.replica() != "2" {
+			t.Errorf("got %d, %s on replica %s: %s", a.status, a.decision(), a.replica(), a.body)
+		}
+	}
+	g.awaitStates(func(r replicaRow) bool { return r.State == map[bool]string{true: "ready", false: "down"}[r.Index == 2] })
+	for i := range 9 {
+		if a := turn(i); a.status != 200 || a.replica() != "2" {
+			t.Errorf("conversation %d: %d, %s on replica %s", i, a.status, a.decision(), a.replica())
+		}
+	}
+	times := map[string]int{}
+	for _, c := range dying.seen() {
+		if times[c.id()]++; times[c.id()] > 1 {
+			t.Errorf("request %s was sent %d times to the dying server", c.id(), times[c.id()])
+		}
+	}
+
+	dying.on(reply)
+	dying.listen()
+	g.awaitStates(func(r replicaRow) bool { return r.State == "ready" })
+	if a := turn(100); a.replica() == "2" {
+		t.Error("the server that came back gets no new conversation")
+	}
+	g.settled(map[string]int{"ok": 9 + 6 + 9 + 1})
+}
+
+// An engine that hangs sends heads and answers probes. It gets no new
+// conversation while it does, and recovers by itself.
+func TestAReplicaThatMakesNoProgressGetsNoNewConversation(t *testing.T) {
+	t.Skip("not yet: how long a replica may stand still (15 s) cannot be configured, so a test of it takes half a minute; pool.TestStuck shows it in virtual time")
+}
+
+// What stops for ever without an end, as the streams of a vLLM that is asked to
+// stop within --shutdown-timeout, ends for the client.
+func TestAStreamThatFallsSilentEndsWithAnError(t *testing.T) {
+	t.Parallel()
+	for _, d := range dialects {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			begin := strings.Join(d.events("one ", "two ")[:2], "")
+			left := make(chan bool, 1)
+			e := newEngine(t, 1, func(c *call) {
+				c.begin()
+				c.chunk(begin)
+				c.left()
+				left <- true
+			})
+			g := start(t, func(c *config.Config) { c.Timeouts.StreamIdle = config.Duration(300 * time.Millisecond) }, e)
+			unfinished(t, d, g.watch(d.path, d.request("hello", true, ""), len(begin), make(chan bool, 1)), begin)
+			receive(t, "the engine to be left", left)
+			g.settled(map[string]int{"engine_error": 1})
+		})
+	}
+}
+
+// An engine that takes a request and hangs up is an error with words, in the
+// client's dialect; never an empty answer.
+func TestAFailureBeforeTheFirstByteIsNoEmptyAnswer(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t, 1, reply)
+	g := start(t, nil, e)
+	n := 0
+	for _, broken := range []script{
+		(*call).reset,
+		(*call).close,
+		func(c *call) { c.begin(); c.reset() },
+		func(c *call) { c.begin(); c.end() },
+		func(c *call) { c.answer(200, "") },
+		func(c *call) { c.write(head(200, "Content-Length", "1000")); c.close() },
+	} {
+		for _, d := range dialects {
+			for _, stream := range []bool{true, false} {
+				e.on(broken)
+				a := g.post(d.path, d.request("hello", stream, ""))
+				if a.status != http.StatusBadGateway || a.fault() != "engine-unreachable" || strings.HasPrefix(a.body, `{"type":"error"`) != d.anthropic || !strings.Contains(a.body, "replica 0") {
+					t.Errorf("%s, stream %v: got %d %s %q", d.name, stream, a.status, a.fault(), a.body)
+				}
+				n++
+				// A good answer between them, else the engine is left alone for longer each time.
+				e.on(reply)
+				g.awaitStates(func(r replicaRow) bool { return r.State == "ready" })
+				if a := g.post(d.path, d.request("hello", stream, "")); a.status != 200 {
+					t.Errorf("%s, stream %v, right after: %d %q", d.name, stream, a.status, a.body)
+				}
+			}
+		}
+	}
+	g.settled(map[string]int{"engine_error": n, "ok": n})
+}
+
+// A client that leaves takes its request at the engine with it, at once, however
+// far the answer is.
+func TestACancelReachesTheEngineWithinASecond(t *testing.T) {
+	t.Parallel()
+	reasoning := chatChunk(`{"role":"assistant","content":""}`, "null") + chatChunk(`{"reasoning":"hm"}`, "null")
+	thinking := named("content_block_delta", `{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}`)
+	begins := map[string]script{
+		"before the head":   func(*call) {},
+		"before the body":   func(c *call) { c.begin() },
+		"while it reasons":  func(c *call) { c.begin(); c.chunk(reasoning); c.chunk(thinking) },
+		"within a text":     func(c *call) { c.begin(); c.chunk(chat.events("one")[1]) },
+		"within an event":   func(c *call) { c.begin(); c.chunk("data: {") },
+		"in a whole answer": func(c *call) { c.write(head(200, "Content-Length", "100") + `{"id":`) },
+	}
+	for name, begin := range begins {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			arrived, left := make(chan bool), make(chan bool, 1)
+			e := newEngine(t, 1, func(c *call) {
+				begin(c)
+				arrived <- true
+				c.left()
+				left <- true
+			})
+			g := start(t, nil, e)
+			n := 0
+			for _, d := range dialects {
+				for _, stream := range []bool{true, false} {
+					ctx, leave := context.WithCancel(t.Context())
+					done := make(chan error, 1)
+					go func() {
+						res, err := g.send(ctx, d.path, d.request("hello", stream, ""))
+						if err == nil {
+							_, err = io.Copy(io.Discard, res.Body)
+							res.Body.Close()
+						}
+						done <- err
+					}()
+					receive(t, "the request to arrive", arrived)
+					gone := time.Now()
+					leave()
+					receive(t, "the engine to be left", left)
+					if took := time.Since(gone); took > time.Second {
+						t.Errorf("%s, stream %v: the engine worked on for %s", d.name, stream, took)
+					}
+					if err := receive(t, "the client to leave", done); err == nil {
+						t.Errorf("%s, stream %v: a whole answer", d.name, stream)
+					}
+					n++
+				}
+			}
+			g.settled(map[string]int{"cancelled": n})
+		})
+	}
+}

@@ -30,6 +30,7 @@ type engine struct {
 	address string
 	ranks   int
 	serving sync.WaitGroup
+	over    chan struct{} // closed when the test ends
 
 	mu       sync.Mutex // guards everything below
 	listener net.Listener
@@ -45,7 +46,7 @@ type engine struct {
 // newEngine starts an engine with this many ranks.
 func newEngine(t testing.TB, ranks int, s script) *engine {
 	t.Helper()
-	e := &engine{t: t, address: "127.0.0.1:0", ranks: ranks, open: map[*net.TCPConn]bool{}, script: s}
+	e := &engine{t: t, address: "127.0.0.1:0", ranks: ranks, over: make(chan struct{}), open: map[*net.TCPConn]bool{}, script: s}
 	e.probes = map[string]script{
 		"/health":    func(c *call) { c.answer(200, "") },
 		"/v1/models": func(c *call) { c.answer(200, modelList(modelName)) },
@@ -54,6 +55,7 @@ func newEngine(t testing.TB, ranks int, s script) *engine {
 	}
 	e.listen()
 	t.Cleanup(func() {
+		close(e.over)
 		e.die()
 		e.serving.Wait()
 	})
@@ -305,6 +307,32 @@ func (c *call) close() {
 func (c *call) reset() {
 	c.conn.SetLinger(0)
 	c.close()
+}
+
+// wait reports whether the channel was ready before the test ended.
+func (c *call) wait(ready <-chan struct{}) bool {
+	select {
+	case <-ready:
+		return true
+	case <-c.engine.over:
+		c.closed = true
+		return false
+	}
+}
+
+// gate holds calls until it is opened.
+type gate struct {
+	arrived chan *call
+	open    chan struct{}
+}
+
+func newGate() *gate { return &gate{make(chan *call, 1000), make(chan struct{})} }
+
+func (g *gate) hold(c *call) {
+	g.arrived <- c
+	if c.wait(g.open) {
+		reply(c)
+	}
 }
 
 // left waits until the other side closes the connection, or the engine dies.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -82,7 +83,12 @@ func launch(t testing.TB, cfg *config.Config) *gateway {
 			t.Errorf("stop: %v", err)
 		}
 	})
-	t.Cleanup(stop)
+	t.Cleanup(func() {
+		stop()
+		if t.Failed() {
+			t.Logf("the end of the gateway's log, good requests left out:\n%s", g.log.tail())
+		}
+	})
 	return g
 }
 
@@ -104,6 +110,13 @@ func (r *record) String() string {
 	return r.text.String()
 }
 
+// tail is the end without the requests that went well.
+func (r *record) tail() string {
+	const most = 60
+	lines := slices.DeleteFunc(strings.SplitAfter(r.String(), "\n"), func(l string) bool { return strings.Contains(l, `"outcome":"ok"`) })
+	return strings.Join(lines[max(0, len(lines)-most):], "")
+}
+
 // answer is what a client got, read to its end.
 type answer struct {
 	status int
@@ -116,18 +129,23 @@ func (a answer) replica() string  { return a.header.Get("X-Warden-Replica") }
 func (a answer) decision() string { return a.header.Get("X-Warden-Decision") }
 func (a answer) fault() string    { return a.header.Get("X-Warden-Error") }
 
-// ask sends a request as it is; headers are pairs. An error is of the
-// connection: no answer came.
-func (g *gateway) ask(ctx context.Context, path, body string, headers ...string) (answer, error) {
+// send posts a body as it is; headers are pairs.
+func (g *gateway) send(ctx context.Context, path, body string, headers ...string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.URL()+path, strings.NewReader(body))
 	if err != nil {
-		return answer{}, err
+		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Add(headers[i], headers[i+1])
 	}
-	res, err := g.client.Do(req)
+	return g.client.Do(req)
+}
+
+// ask sends a request and reads its answer. An error is of the connection: no
+// answer came.
+func (g *gateway) ask(ctx context.Context, path, body string, headers ...string) (answer, error) {
+	res, err := g.send(ctx, path, body, headers...)
 	if err != nil {
 		return answer{}, err
 	}
@@ -146,18 +164,34 @@ func (g *gateway) post(path, body string, headers ...string) answer {
 	return a
 }
 
+// watch is ask for a stream: it says on began when the first bytes of the body are
+// in. What the connection itself reports ends up in the answer's err.
+func (g *gateway) watch(path, body string, first int, began chan<- bool, headers ...string) answer {
+	res, err := g.send(context.Background(), path, body, headers...)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer res.Body.Close()
+	a := answer{status: res.StatusCode, header: res.Header}
+	text := make([]byte, first)
+	n, err := io.ReadFull(res.Body, text)
+	a.body, a.err = string(text[:n]), err
+	if err != nil {
+		return a
+	}
+	if first > 0 {
+		began <- true
+	}
+	rest, err := io.ReadAll(res.Body)
+	a.body, a.err = a.body+string(rest), err
+	return a
+}
+
 // open sends a request and returns with the answer's head; the caller closes the
 // body.
 func (g *gateway) open(path, body string, headers ...string) *http.Response {
 	g.t.Helper()
-	req, err := http.NewRequest(http.MethodPost, g.URL()+path, strings.NewReader(body))
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		req.Header.Add(headers[i], headers[i+1])
-	}
-	res, err := g.client.Do(req)
+	res, err := g.send(context.Background(), path, body, headers...)
 	if err != nil {
 		g.t.Fatalf("POST %s: %v", path, err)
 	}
