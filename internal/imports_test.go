@@ -22,12 +22,11 @@ var mayImport = map[string][]string{
 		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/telemetry", "internal/web",
 	},
 	"internal/web":              {"internal/pool", "internal/session", "internal/config", "internal/routing", "internal/engine"},
-	"internal/proxy":            {"internal/pool", "internal/session", "internal/llmapi", "internal/routing"},
+	"internal/proxy":            {"internal/pool", "internal/session", "internal/llmapi", "internal/routing", "internal/upstream"},
 	"internal/pool":             {"internal/routing", "internal/engine"},
 	"internal/session":          {"internal/llmapi"},
 	"internal/bench":            {"internal/bench/results", "internal/routing", "internal/enginesim", "internal/llmapi"},
 	"internal/bench/results":    {},
-	"internal/faults":           {}, // tests only
 	"internal/enginesim/server": {"internal/enginesim", "internal/llmapi"},
 	"internal/enginesim":        {},
 	"internal/config":           {},
@@ -35,10 +34,11 @@ var mayImport = map[string][]string{
 	"internal/routing":          {},
 	"internal/engine":           {},
 	"internal/telemetry":        {},
+	"internal/upstream":         {},
 }
 
 // standardOnly are the packages that may use nothing but the standard library.
-var standardOnly = []string{"internal/routing", "internal/pool", "internal/engine", "internal/proxy"}
+var standardOnly = []string{"internal/routing", "internal/pool", "internal/engine", "internal/proxy", "internal/upstream"}
 
 func TestImportsFollowTheArchitecture(t *testing.T) {
 	const module = "lmwarden/"

@@ -72,7 +72,7 @@ func BenchmarkAgainstReverseProxy(b *testing.B) {
 }
 
 func plainProxy(b *testing.B, to *url.URL) string {
-	transport := &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true, IdleConnTimeout: idleFor}
+	transport := &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true}
 	proxy := &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(to); r.SetXForwarded() },
 		Transport: transport,

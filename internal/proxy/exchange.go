@@ -6,16 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
+	"os"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"time"
 
 	"lmwarden/internal/llmapi"
 	"lmwarden/internal/pool"
 	"lmwarden/internal/routing"
 	"lmwarden/internal/session"
+	"lmwarden/internal/upstream"
 )
 
 // furtherTries is in how many other failure domains a request is tried after an
@@ -45,9 +45,8 @@ type exchange struct {
 	lease lease
 
 	// Of the attempt in force.
-	ctx   context.Context
-	watch *time.Timer
-	heard bool // its answer's body began
+	heard     bool      // its answer's body began
+	readsFrom time.Time // since when the limit on the engine's silence runs
 
 	length    int64 // of the answer's body, or -1 when not known beforehand
 	started   bool  // status and headers are on their way to the client
@@ -161,20 +160,19 @@ func (x *exchange) run() {
 	busy := false
 	for {
 		x.rec.Attempts++
-		res, release, err := x.attempt()
-		if err == nil && res.StatusCode == http.StatusServiceUnavailable && !busy && x.rec.Attempts <= furtherTries {
-			// Overload of one server, so one other may try; a retry of everything
-			// would multiply the overload.
-			busy = true
-			if x.retry(errBusy) == nil {
-				release()
-				continue
-			}
-		}
+		a, err := x.attempt()
 		if err == nil {
-			err = x.relay(res)
+			if a.Status == http.StatusServiceUnavailable && !busy && x.rec.Attempts <= furtherTries {
+				// Overload of one server, so one other may try; a retry of everything
+				// would multiply the overload.
+				busy = true
+				if x.retry(errBusy) == nil {
+					a.Close()
+					continue
+				}
+			}
+			err = x.relay(a)
 		}
-		release()
 		if err == nil {
 			return
 		}
@@ -212,82 +210,60 @@ func (x *exchange) retry(cause error) error {
 }
 
 // attempt sends the request to the lease's target and returns when the answer's
-// headers are in. The caller must release it, whatever the error.
-func (x *exchange) attempt() (*http.Response, func(), error) {
-	ctx, cancel := context.WithCancelCause(x.r.Context())
-	x.ctx, x.heard, x.watch = ctx, false, nil
-	if d := x.h.limits.FirstByte; d > 0 {
-		x.watch = time.AfterFunc(d, func() { cancel(errSilent) })
-	}
+// head is in.
+func (x *exchange) attempt() (*upstream.Answer, error) {
+	now := time.Now()
+	x.heard, x.readsFrom = false, now
 	target, model := x.lease.target(x.asked())
 	body := x.body
 	if x.facts != nil {
 		body = x.facts.Splice(body, model, true)
 	}
-	header := outbound(x.r, x.route.api, x.rec.RequestID, target)
-	to := engineURL(target.Base, x.route.path, x.r.URL)
-	res, err := x.h.engines.send(ctx, func(ctx context.Context) *http.Request {
-		req := (&http.Request{
-			Method: x.r.Method, URL: to, Host: to.Host, Header: header,
-			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		}).WithContext(ctx)
-		if len(body) > 0 {
-			req.Body, req.ContentLength = newReplay(body), int64(len(body))
-		}
-		return req
+	buf := x.h.buffers.Get().(*[streamBuffer]byte)
+	defer x.h.buffers.Put(buf)
+	return x.h.engines.Send(x.r.Context(), upstream.Request{
+		To: target.Base, Method: x.r.Method,
+		Head:  x.appendHead(buf[:0], target, len(body)),
+		Body:  body,
+		Until: after(now, x.h.limits.FirstByte),
 	})
-	return res, func() {
-		if x.watch != nil {
-			x.watch.Stop()
-		}
-		if res != nil {
-			res.Body.Close()
-		}
-		cancel(nil)
-	}, err
 }
 
-// engineURL is the engine's address for a request. The client's query is passed
-// on byte for byte.
-func engineURL(base *url.URL, path string, asked *url.URL) *url.URL {
-	u := *base
-	u.RawPath = strings.TrimSuffix(base.EscapedPath(), "/") + path
-	u.Path, _ = url.PathUnescape(u.RawPath)
-	u.ForceQuery = asked.ForceQuery
-	switch {
-	case u.RawQuery == "":
-		u.RawQuery = asked.RawQuery
-	case asked.RawQuery != "":
-		u.RawQuery += "&" + asked.RawQuery
+// after is the moment d later; zero when there is no limit.
+func after(now time.Time, d time.Duration) time.Time {
+	if d <= 0 {
+		return time.Time{}
 	}
-	return &u
+	return now.Add(d)
 }
+
+// renewal is how often a limit on silence is renewed while bytes flow. Setting
+// one for each event would cost as much as reading the event.
+const renewal = time.Second
 
 // hear notes that the engine sent bytes of an answer's body.
-func (x *exchange) hear() {
-	if !x.heard {
+func (x *exchange) hear(a *upstream.Answer, now time.Time) {
+	x.lease.Progress()
+	first := !x.heard
+	if first {
 		x.heard = true
 		x.lease.FirstByte()
 	}
-	x.lease.Progress()
-	if x.watch != nil {
-		if d := x.h.limits.Idle; d > 0 {
-			x.watch.Reset(d)
-		} else {
-			x.watch.Stop()
-		}
+	if first || now.Sub(x.readsFrom) >= renewal {
+		x.readsFrom = now
+		a.SetReadDeadline(after(now, x.h.limits.Idle))
 	}
 }
 
-// why tells the reason behind an attempt's error: a client that left and an
-// engine that stays silent both look like a cancelled context.
+// why tells the reason behind an attempt's error: when the client leaves, the
+// connection to the engine is closed.
 func (x *exchange) why(err error) error {
 	switch {
 	case errors.Is(err, errGone):
 		return err
 	case x.r.Context().Err() != nil:
 		return fmt.Errorf("%w: %w", errGone, context.Cause(x.r.Context()))
-	case context.Cause(x.ctx) == errSilent:
+	case errors.Is(err, os.ErrDeadlineExceeded):
 		return errSilent
 	}
 	return err

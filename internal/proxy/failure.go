@@ -3,9 +3,12 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"lmwarden/internal/llmapi"
@@ -177,4 +180,33 @@ func list(names []string) string {
 		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
 	}
 	return strings.Join(names, ", ")
+}
+
+// isReset reports whether the other side ended the connection.
+func isReset(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed)
+}
+
+// describe says what a replica did wrong, without its address, which is not the
+// client's to know.
+func describe(err error) string {
+	var op *net.OpError
+	switch {
+	case errors.Is(err, errSilent):
+		return "sent nothing for too long"
+	case errors.Is(err, errAborted):
+		return "cut its answer short"
+	case errors.Is(err, errNotJSON):
+		return "answered in a format that is not JSON"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "refused the connection"
+	case errors.As(err, &op) && op.Op == "dial" && op.Timeout():
+		return "accepted no connection in time"
+	case errors.As(err, &op) && op.Op == "dial":
+		return "could not be reached"
+	case errors.Is(err, errTruncated), isReset(err):
+		return "ended the connection before its answer was complete"
+	}
+	return "did not answer in HTTP"
 }

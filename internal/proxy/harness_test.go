@@ -21,6 +21,7 @@ import (
 	"lmwarden/internal/pool"
 	"lmwarden/internal/routing"
 	"lmwarden/internal/session"
+	"lmwarden/internal/upstream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -214,7 +215,7 @@ func serve(t testing.TB, limits Limits, models ...*fakeModel) *gateway {
 	return g
 }
 
-func build(t testing.TB, limits Limits, dial dialFunc, models ...*fakeModel) *gateway {
+func build(t testing.TB, limits Limits, dial upstream.DialFunc, models ...*fakeModel) *gateway {
 	t.Helper()
 	sessions, err := session.New(session.Options{})
 	if err != nil {

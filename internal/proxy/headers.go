@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,7 @@ const (
 	headerError        = "X-Warden-Error"
 	headerRequestID    = "X-Request-Id"
 	headerRank         = "X-Data-Parallel-Rank"
+	headerForwardedFor = "X-Forwarded-For"
 )
 
 // dropped reports whether a client's header stays here: what belongs to one
@@ -37,60 +39,88 @@ func dropped(name string) bool {
 		return true
 	case "Expect": // would cost a round trip, or a second at an engine that ignores it
 		return true
-	case "Content-Length", headerRank, headerRequestID:
+	case "Content-Length", headerRank, headerRequestID, headerForwardedFor:
 		return true
 	}
 	return false
 }
 
-// outbound makes the headers of one attempt. The values are shared with the
-// client's request, which nobody changes.
-func outbound(r *http.Request, api llmapi.Route, id string, t pool.Target) http.Header {
-	h := make(http.Header, len(r.Header)+6)
+// appendHead appends the request line and the headers of an attempt.
+func (x *exchange) appendHead(b []byte, t pool.Target, length int) []byte {
+	r := x.r
+	b = append(append(b, r.Method...), ' ')
+	b = append(appendURI(b, t.Base, x.route.path, r.URL), " HTTP/1.1\r\n"...)
+	b = appendField(b, "Host", t.Base.Host)
+	hops := connectionOptions(r.Header)
 	for name, values := range r.Header {
-		if !dropped(name) {
-			h[name] = values
+		if dropped(name) || slices.Contains(hops, name) {
+			continue
+		}
+		if name == "Accept-Encoding" && x.route.api != llmapi.RouteOther {
+			continue // we read these answers; a compressed one would hide its usage
+		}
+		for _, v := range values {
+			b = appendField(b, name, v)
 		}
 	}
-	for _, name := range connectionOptions(r.Header) {
-		delete(h, name)
-	}
-	if api != llmapi.RouteOther {
-		// We read these answers; a compressed one would hide its usage.
-		delete(h, "Accept-Encoding")
-	}
-	if _, ok := h["User-Agent"]; !ok {
-		h["User-Agent"] = []string{""} // else the transport adds its own
-	}
-	h[headerRequestID] = []string{id}
+	b = appendField(b, headerRequestID, x.rec.RequestID)
 	if t.Key != "" {
-		h["Authorization"] = []string{"Bearer " + t.Key}
+		b = appendField(b, "Authorization", "Bearer "+t.Key)
 	}
 	if t.Rank != routing.None {
-		h[headerRank] = []string{strconv.Itoa(t.Rank)}
+		b = appendField(b, headerRank, strconv.Itoa(t.Rank))
 	}
-	forwarded(h, r)
-	return h
+	b = appendForwarded(b, r)
+	if length > 0 || r.Method == http.MethodPost {
+		b = appendField(b, "Content-Length", strconv.Itoa(length))
+	}
+	return append(b, "\r\n"...)
 }
 
-// forwarded adds the client's address to what an earlier proxy said.
-func forwarded(h http.Header, r *http.Request) {
+// appendURI appends what the engine is asked for. The client's query is passed
+// on byte for byte.
+func appendURI(b []byte, base *url.URL, path string, asked *url.URL) []byte {
+	b = append(b, strings.TrimSuffix(base.EscapedPath(), "/")...)
+	b = append(b, path...)
+	mark := byte('?')
+	for _, query := range []string{base.RawQuery, asked.RawQuery} {
+		if query != "" {
+			b = append(append(b, mark), query...)
+			mark = '&'
+		}
+	}
+	if asked.ForceQuery && mark == '?' {
+		b = append(b, '?')
+	}
+	return b
+}
+
+// appendField appends a header. The server has refused names and values with
+// line ends in them, and config such a key.
+func appendField(b []byte, name, value string) []byte {
+	b = append(append(b, name...), ": "...)
+	return append(append(b, value...), "\r\n"...)
+}
+
+// appendForwarded adds the client's address to what an earlier proxy said.
+func appendForwarded(b []byte, r *http.Request) []byte {
 	if ip, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
-		if prior := r.Header["X-Forwarded-For"]; len(prior) > 0 {
+		if prior := r.Header[headerForwardedFor]; len(prior) > 0 {
 			ip = strings.Join(prior, ", ") + ", " + ip
 		}
-		h["X-Forwarded-For"] = []string{ip}
+		b = appendField(b, headerForwardedFor, ip)
 	}
-	if _, ok := h["X-Forwarded-Host"]; !ok && r.Host != "" {
-		h["X-Forwarded-Host"] = []string{r.Host}
+	if _, ok := r.Header["X-Forwarded-Host"]; !ok && r.Host != "" {
+		b = appendField(b, "X-Forwarded-Host", r.Host)
 	}
-	if _, ok := h["X-Forwarded-Proto"]; !ok {
+	if _, ok := r.Header["X-Forwarded-Proto"]; !ok {
 		proto := "http"
 		if r.TLS != nil {
 			proto = "https"
 		}
-		h["X-Forwarded-Proto"] = []string{proto}
+		b = appendField(b, "X-Forwarded-Proto", proto)
 	}
+	return b
 }
 
 // connectionOptions lists the headers that Connection declares to be of this

@@ -21,6 +21,7 @@ import (
 	"lmwarden/internal/pool"
 	"lmwarden/internal/routing"
 	"lmwarden/internal/session"
+	"lmwarden/internal/upstream"
 )
 
 // Options are what New needs.
@@ -59,6 +60,10 @@ type Limits struct {
 	FirstByte time.Duration
 	// Idle bounds the silence between two bytes of an answer. Default 5 minutes.
 	Idle time.Duration
+	// EngineIdle is how long an unused connection to an engine is kept. It must be
+	// less than the time after which the engine closes it, 5 s for vLLM. Default
+	// 4 s.
+	EngineIdle time.Duration
 	// ClientStall ends an answer whose client takes no byte for so long. Default
 	// 2 minutes.
 	ClientStall time.Duration
@@ -80,6 +85,7 @@ func (l Limits) withDefaults() Limits {
 	or(&l.Connect, 3*time.Second)
 	or(&l.FirstByte, 30*time.Minute)
 	or(&l.Idle, 5*time.Minute)
+	or(&l.EngineIdle, 4*time.Second)
 	or(&l.ClientStall, 2*time.Minute)
 	return l
 }
@@ -91,7 +97,7 @@ type Handler struct {
 	recorder Recorder
 	logger   *slog.Logger
 	limits   Limits
-	engines  *transport
+	engines  *upstream.Client
 	buffers  sync.Pool // of *[streamBuffer]byte
 	stopping atomic.Bool
 }
@@ -131,7 +137,7 @@ func New(o Options) (*Handler, error) {
 	return newHandler(o, poolModels{o.Models}, nil), nil
 }
 
-func newHandler(o Options, m models, dial dialFunc) *Handler {
+func newHandler(o Options, m models, dial upstream.DialFunc) *Handler {
 	h := &Handler{
 		models:   m,
 		sessions: o.Sessions,
@@ -145,7 +151,7 @@ func newHandler(o Options, m models, dial dialFunc) *Handler {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: h.limits.Connect, KeepAlive: 15 * time.Second}).DialContext
 	}
-	h.engines = newTransport(dial)
+	h.engines = upstream.New(upstream.Options{Dial: dial, IdleFor: h.limits.EngineIdle})
 	h.buffers.New = func() any { return new([streamBuffer]byte) }
 	return h
 }
@@ -168,4 +174,4 @@ func (h *Handler) Stopping() { h.stopping.Store(true) }
 
 // Close lets go of idle connections to engines. Call it when the listener's
 // server has shut down.
-func (h *Handler) Close() { h.engines.close() }
+func (h *Handler) Close() { h.engines.Close() }

@@ -12,6 +12,7 @@ import (
 
 	"lmwarden/internal/llmapi"
 	"lmwarden/internal/pool"
+	"lmwarden/internal/upstream"
 )
 
 // streamBuffer is the size of a stream's read buffer. An event that is larger
@@ -27,7 +28,6 @@ var (
 	errTruncated = errors.New("the engine's answer ended early")
 	errBusy      = pool.ErrBusy
 	errNotJSON   = errors.New("the engine's answer is not JSON")
-	errNoHTTP    = errors.New("the engine does not speak plain HTTP")
 	errReported  = errors.New("the engine reported an error in its answer")
 )
 
@@ -39,27 +39,26 @@ func (e *unsent) Unwrap() error { return e.cause }
 
 // relay forwards an engine's answer. An *unsent error leaves the request open:
 // another attempt may be made. Every other ending is settled here.
-func (x *exchange) relay(res *http.Response) error {
+func (x *exchange) relay(a *upstream.Answer) error {
+	defer a.Close()
 	x.streaming, x.length = false, -1
-	if res.StatusCode >= 500 && res.StatusCode != http.StatusServiceUnavailable {
-		_, fault := outcomeOf(res.StatusCode)
+	if a.Status >= 500 && a.Status != http.StatusServiceUnavailable {
+		_, fault := outcomeOf(a.Status)
 		x.lease.Failed(fault)
 	}
-	generated := x.route.api.Generates() && res.StatusCode/100 == 2
+	generated := x.route.api.Generates() && a.Status/100 == 2
 	switch {
-	case res.StatusCode < 200: // a switch of protocols that nobody asked for
-		return &unsent{errNoHTTP}
-	case x.route.api == llmapi.RouteOther, res.Header.Get("Content-Encoding") != "":
-		return x.relayRaw(res, nil)
-	case generated && isEvents(res):
-		return x.relayStream(res)
-	case generated && !isJSON(res.Header):
-		return &unsent{fmt.Errorf("%w, but %q", errNotJSON, clip(res.Header.Get("Content-Type")))}
+	case x.route.api == llmapi.RouteOther, a.Header.Get("Content-Encoding") != "":
+		return x.relayRaw(a, nil)
+	case generated && isEvents(a):
+		return x.relayStream(a)
+	case generated && !isJSON(a.Header):
+		return &unsent{fmt.Errorf("%w, but %q", errNotJSON, clip(a.Header.Get("Content-Type")))}
 	}
-	return x.relayWhole(res)
+	return x.relayWhole(a)
 }
 
-func isEvents(res *http.Response) bool { return mediaType(res.Header) == "text/event-stream" }
+func isEvents(a *upstream.Answer) bool { return mediaType(a.Header) == "text/event-stream" }
 
 func isJSON(h http.Header) bool { return mediaType(h) == "application/json" }
 
@@ -71,7 +70,7 @@ func mediaType(h http.Header) string {
 // relayStream forwards events as they come. Only complete events pass, and each
 // is looked at before it does: an engine that dies ends its other streams with
 // events that look like a regular end, and those must not reach the client.
-func (x *exchange) relayStream(res *http.Response) error {
+func (x *exchange) relayStream(a *upstream.Answer) error {
 	x.streaming = true
 	observer := llmapi.NewObserver(x.route.api)
 	defer func() { x.rec.Usage = observer.Usage() }()
@@ -85,9 +84,9 @@ func (x *exchange) relayStream(res *http.Response) error {
 	var filtered []byte
 	held := 0 // bytes of an incomplete event at the front of buf
 	for {
-		n, err := res.Body.Read(buf[held:])
+		n, err := a.Read(buf[held:])
 		if n > 0 {
-			x.hear()
+			x.hear(a, time.Now())
 		}
 		read := buf[:held+n]
 		end := completeEvents(read)
@@ -108,7 +107,7 @@ func (x *exchange) relayStream(res *http.Response) error {
 				filtered = filter.Filter(filtered[:0], events)
 				events = filtered
 			}
-			if !x.send(res, events) {
+			if !x.send(a, events) {
 				return nil
 			}
 			if aborted {
@@ -153,19 +152,19 @@ func completeEvents(b []byte) int {
 // relayWhole reads an answer to its end before the client sees its first byte,
 // so that a reset in the middle, or an answer that the engine cut short, can
 // still be made again elsewhere.
-func (x *exchange) relayWhole(res *http.Response) error {
+func (x *exchange) relayWhole(a *upstream.Answer) error {
 	var b bytes.Buffer
-	if n := res.ContentLength; n > 0 && n <= promised {
+	if n := a.Length; n > 0 && n <= promised {
 		b.Grow(int(n) + bytes.MinRead)
 	}
-	limited := io.LimitedReader{R: hearing{x, res.Body}, N: wholeLimit}
+	limited := io.LimitedReader{R: hearing{x, a}, N: wholeLimit}
 	if _, err := b.ReadFrom(&limited); err != nil {
 		return x.broken(err)
 	}
 	if limited.N == 0 {
-		return x.relayRaw(res, b.Bytes())
+		return x.relayRaw(a, b.Bytes())
 	}
-	outcome, cause := outcomeOf(res.StatusCode)
+	outcome, cause := outcomeOf(a.Status)
 	if outcome == OK {
 		usage, ending := llmapi.ReadAnswer(x.route.api, b.Bytes())
 		x.rec.Usage = usage
@@ -180,7 +179,7 @@ func (x *exchange) relayWhole(res *http.Response) error {
 		}
 	}
 	x.length = int64(b.Len())
-	if x.send(res, b.Bytes()) {
+	if x.send(a, b.Bytes()) {
 		x.settle(outcome, cause)
 	}
 	return nil
@@ -188,28 +187,28 @@ func (x *exchange) relayWhole(res *http.Response) error {
 
 // relayRaw forwards an answer that is not read, behind the bytes of it that were
 // read already.
-func (x *exchange) relayRaw(res *http.Response, head []byte) error {
+func (x *exchange) relayRaw(a *upstream.Answer, head []byte) error {
 	buf := x.h.buffers.Get().(*[streamBuffer]byte)
 	defer x.h.buffers.Put(buf)
-	n, err := res.Body.Read(buf[:])
+	n, err := a.Read(buf[:])
 	if head == nil && n == 0 && err != nil && err != io.EOF {
 		return x.broken(err)
 	}
-	x.length = res.ContentLength
-	if !x.send(res, head) {
+	x.length = a.Length
+	if !x.send(a, head) {
 		return nil
 	}
-	for ; ; n, err = res.Body.Read(buf[:]) {
+	for ; ; n, err = a.Read(buf[:]) {
 		if n > 0 {
-			x.hear()
+			x.hear(a, time.Now())
 		}
-		if !x.send(res, buf[:n]) {
+		if !x.send(a, buf[:n]) {
 			return nil
 		}
 		switch err {
 		case nil:
 		case io.EOF:
-			x.settle(outcomeOf(res.StatusCode))
+			x.settle(outcomeOf(a.Status))
 			return nil
 		default:
 			return x.broken(err)
@@ -219,8 +218,8 @@ func (x *exchange) relayRaw(res *http.Response, head []byte) error {
 
 // send passes bytes on at once, the status and headers before the first ones. It
 // reports false when the client is gone.
-func (x *exchange) send(res *http.Response, b []byte) bool {
-	x.start(res)
+func (x *exchange) send(a *upstream.Answer, b []byte) bool {
+	x.start(a)
 	if len(b) == 0 {
 		return true
 	}
@@ -239,24 +238,24 @@ func (x *exchange) send(res *http.Response, b []byte) bool {
 
 // start commits the answer's status and headers. From here on nothing can be
 // retried, so the request's body is let go.
-func (x *exchange) start(res *http.Response) {
+func (x *exchange) start(a *upstream.Answer) {
 	if x.started {
 		return
 	}
 	h := x.w.Header()
-	copyAnswer(h, res.Header)
+	copyAnswer(h, a.Header)
 	if x.length >= 0 {
 		h["Content-Length"] = []string{strconv.FormatInt(x.length, 10)}
 	}
-	if isEvents(res) {
+	if isEvents(a) {
 		h["X-Accel-Buffering"] = []string{"no"} // nginx would hold the events back
 	}
-	if res.StatusCode == http.StatusServiceUnavailable && h["Retry-After"] == nil {
+	if a.Status == http.StatusServiceUnavailable && h["Retry-After"] == nil {
 		h["Retry-After"] = []string{strconv.Itoa(int(retrySoon / time.Second))} // vLLM's own has none
 	}
 	x.sign(h)
-	x.w.WriteHeader(res.StatusCode)
-	x.started, x.rec.Status = true, res.StatusCode
+	x.w.WriteHeader(a.Status)
+	x.started, x.rec.Status = true, a.Status
 	x.body, x.facts = nil, nil
 }
 
@@ -300,13 +299,13 @@ func (x *exchange) broken(err error) error {
 // hearing notes every byte that an engine sends.
 type hearing struct {
 	x *exchange
-	r io.Reader
+	a *upstream.Answer
 }
 
 func (h hearing) Read(b []byte) (int, error) {
-	n, err := h.r.Read(b)
+	n, err := h.a.Read(b)
 	if n > 0 {
-		h.x.hear()
+		h.x.hear(h.a, time.Now())
 	}
 	return n, err
 }
