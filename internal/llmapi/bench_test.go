@@ -7,6 +7,9 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"unicode/utf8"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // agentBody makes a Messages body of about this size as coding agents send it:
@@ -58,16 +61,74 @@ func agentBody(size int) []byte {
 	return buf.Bytes()
 }
 
+// textBody is a body of about this size whose messages are all the same text.
+func textBody(text string, size int) []byte {
+	message := `{"role":"user","content":` + string(marshal(strings.Repeat(text, 60))) + `}`
+	return []byte(`{"model":"m","messages":[` + message + strings.Repeat(","+message, size/len(message)) + `]}`)
+}
+
+const (
+	// In Go sources one byte in nine is a backslash.
+	goText      = "\tif err != nil {\n\t\treturn nil, fmt.Errorf(\"%w: %q\", err, name)\n\t}\n\tfor i := range n {\n\t\tsum += counts[i] * weights[i]\n\t}\n"
+	chineseText = "解析器一次读取一个标记，如果状态已损坏，则返回错误，因此调用者无需检查两次。"
+)
+
+// asciiBody is agentBody as Python's json.dumps writes it by default, with an
+// escape for each character beyond ASCII.
+func asciiBody(size int) []byte {
+	var out []byte
+	for _, r := range string(agentBody(size)) {
+		if r < utf8.RuneSelf {
+			out = append(out, byte(r))
+		} else {
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out
+}
+
+// BenchmarkParse has a budget for bodies of agents: 0.25 ms for 300 kB and 2 ms
+// for 2 MB, of one core.
 func BenchmarkParse(b *testing.B) {
-	for _, size := range []int{2_000, 50_000, 260_000, 1_900_000} {
-		body := agentBody(size)
-		b.Run(fmt.Sprintf("%dkB", len(body)/1000), func(b *testing.B) {
-			b.SetBytes(int64(len(body)))
+	for _, c := range []struct {
+		name string
+		body []byte
+	}{
+		{"agent/20kB", agentBody(2_000)},
+		{"agent/300kB", agentBody(270_000)},
+		{"agent/2MB", agentBody(1_870_000)},
+		{"go/300kB", textBody(goText, 300_000)},
+		{"chinese/300kB", textBody(chineseText, 300_000)},
+		{"ascii/300kB", asciiBody(260_000)},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.SetBytes(int64(len(c.body)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := Parse(RouteMessages, body); err != nil {
+				if _, err := Parse(RouteMessages, c.body); err != nil {
 					b.Fatal(err)
 				}
+			}
+		})
+	}
+}
+
+// BenchmarkYardstick is what else can be done with the 2 MB body, to compare
+// BenchmarkParse with on a machine of unknown speed.
+func BenchmarkYardstick(b *testing.B) {
+	body := agentBody(1_870_000)
+	for _, c := range []struct {
+		name string
+		run  func()
+	}{
+		{"xxhash", func() { xxhash.Sum64(body) }},
+		{"utf8.Valid", func() { utf8.Valid(body) }},
+		{"json.Valid", func() { json.Valid(body) }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.SetBytes(int64(len(body)))
+			for b.Loop() {
+				c.run()
 			}
 		})
 	}
