@@ -125,7 +125,7 @@ type standing struct {
 }
 
 func (s *standing) fill(c *Core, i int, mean float64) {
-	r, held := &c.replicas[i], c.homes.heldAt(i)
+	r, held := c.replicas[i], c.homes.heldAt(i)
 	s.replica, s.chosen = i, r.chosen
 	s.pressure, s.kv = c.pressure(i), r.kvUsed()
 	s.room = s.pressure < float64(c.spillThreshold()) && !(s.kv >= nearlyFull)

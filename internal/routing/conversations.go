@@ -65,7 +65,7 @@ func (c *Core) Rehome(now time.Time, k Key, replica int) error {
 	if !c.exists(replica) {
 		return fmt.Errorf("replica %d does not exist: give one of 0 to %d", replica, len(c.replicas)-1)
 	}
-	if r := &c.replicas[replica]; !r.takesNew() {
+	if r := c.replicas[replica]; !r.takesNew() {
 		return fmt.Errorf("replica %d is %v and takes no conversations: give one that is ready", replica, r.state)
 	}
 	if v.home() != replica {

@@ -38,8 +38,8 @@ type Core struct {
 	policyName string
 	threshold  int // as set, 0 for automatic
 
-	replicas []replica
-	servers  []server
+	replicas []*replica
+	servers  []*server
 	homes    table
 	requests map[RequestID]*request
 
@@ -59,9 +59,6 @@ var _ Router = (*Core)(nil)
 // name (the message lists the known ones), on no replicas, on a server number
 // outside 0..len(Replicas)-1, or on a negative number.
 func New(o Options) (*Core, error) {
-	if len(o.Replicas) == 0 {
-		return nil, fmt.Errorf("no replicas: a model needs at least one")
-	}
 	if o.LiveFor < 0 || o.IdleFor < 0 || o.MaxConversations < 0 {
 		return nil, fmt.Errorf("live time %v, idle time %v and %d conversations: none may be negative",
 			o.LiveFor, o.IdleFor, o.MaxConversations)
@@ -69,19 +66,13 @@ func New(o Options) (*Core, error) {
 	idleFor := orDefault(o.IdleFor, defaultIdleFor)
 	liveFor := min(orDefault(o.LiveFor, defaultLiveFor), idleFor)
 	c := &Core{
-		replicas: make([]replica, len(o.Replicas)),
-		servers:  make([]server, len(o.Replicas)),
 		requests: make(map[RequestID]*request),
 		homes:    newTable(len(o.Replicas), liveFor, idleFor, orDefault(o.MaxConversations, defaultMaxConversations)),
-		among:    make([]int, 0, len(o.Replicas)),
 	}
-	for i, r := range o.Replicas {
-		if r.Server < 0 || r.Server >= len(o.Replicas) {
-			return nil, fmt.Errorf("replica %d is on server %d: servers are numbered from 0 and none is without a replica", i, r.Server)
-		}
-		c.replicas[i].server = r.Server
-		c.servers[r.Server].replicas = append(c.servers[r.Server].replicas, i)
+	if err := checkReplicas(o.Replicas); err != nil {
+		return nil, err
 	}
+	c.arrange(o.Replicas, nil, nil)
 	if err := c.SetPolicy(o.Policy); err != nil {
 		return nil, err
 	}
@@ -125,10 +116,13 @@ func (c *Core) spillThreshold() int { return orDefault(c.threshold, autoSpillThr
 type request struct {
 	Request
 	conv     *conversation // nil when it makes none
-	decision Decision      // in force; Replica and Server are where the attempt is open
-	open     bool          // an attempt is open
-	tried    []int         // servers where an attempt failed
-	first    bool          // first turn of a conversation that extends no other
+	decision Decision      // in force; None stands for what is no longer there
+	at       *replica      // where the attempt is counted, nil when the engine chose
+	on       *server
+	counted  *int64 // where the decision is counted
+	open     bool   // an attempt is open
+	tried    []int  // servers where an attempt failed
+	first    bool   // first turn of a conversation that extends no other
 	undo     undo
 }
 
@@ -174,14 +168,16 @@ func (c *Core) Retry(now time.Time, id RequestID) []Action {
 		return []Action{{Kind: Refuse, ID: id, Why: NoReplica}}
 	}
 	c.release(q)
-	q.tried = append(q.tried, q.decision.Server)
+	if q.decision.Server != None {
+		q.tried = append(q.tried, q.decision.Server)
+	}
 	c.revert(q)
 	d, refusal := c.decide(q)
 	if refusal != "" {
 		// The request stays counted by its last decision until it is finished.
 		return []Action{{Kind: Refuse, ID: id, Why: refusal}}
 	}
-	*c.counter(q.decision)--
+	*q.counted--
 	return c.dispatch(q, d)
 }
 
@@ -207,12 +203,11 @@ func (c *Core) Finish(now time.Time, id RequestID, o Outcome) []Action {
 
 // learn takes what a complete answer says about the conversation and the cache.
 func (c *Core) learn(q *request, o Outcome) {
-	d := q.decision
-	if q.first && o.CachedKnown && (d.Replica == None || c.replicas[d.Replica].warm) {
+	if q.first && o.CachedKnown && (q.at == nil || q.at.warm) {
 		c.prefix.add(max(o.Cached, 0))
 	}
-	if d.Replica != None {
-		c.replicas[d.Replica].warm = true
+	if q.at != nil {
+		q.at.warm = true
 	}
 	if q.conv == nil {
 		return
@@ -221,9 +216,9 @@ func (c *Core) learn(q *request, o Outcome) {
 		c.homes.resize(q.conv, o.Prompt+o.Completion, true)
 		c.measured = true
 	}
-	if d.Replica != None && d.Replica == q.conv.home() {
+	if at := q.decision.Replica; at != None && at == q.conv.home() {
 		q.conv.bond.served = true
-		q.conv.bond.epoch = int32(c.replicas[d.Replica].load.Epoch)
+		q.conv.bond.epoch = int32(q.at.load.Epoch)
 	}
 }
 
@@ -234,7 +229,7 @@ func (c *Core) Observe(now time.Time, replica int, l Load) {
 	if !c.exists(replica) {
 		return
 	}
-	r := &c.replicas[replica]
+	r := c.replicas[replica]
 	r.observed, r.seen = now, r.inFlight
 	if l.Stale {
 		r.load.Stale = true

@@ -37,6 +37,8 @@ func (c *Core) decide(q *request) (Decision, Why) {
 		}
 	case c.blind(q, d.Server):
 		d.Replica, d.Reason = None, Engine
+	case home == None && q.conv != nil && q.conv.bond.removed:
+		d.Reason, d.Why, d.Home = Moved, HomeRemoved, d.Replica
 	case home == None:
 		d.Reason, d.Home = Placed, d.Replica
 	case d.Replica == home && q.conv.bond.byOperator:
@@ -58,7 +60,7 @@ func (c *Core) decidePin(q *request, home int) (Decision, Why) {
 	if !c.exists(q.Pin) {
 		return Decision{}, NoSuchReplica
 	}
-	r := &c.replicas[q.Pin]
+	r := c.replicas[q.Pin]
 	switch {
 	case r.state == Down:
 		return Decision{}, PinDown
@@ -119,8 +121,13 @@ func (c *Core) dispatch(q *request, d Decision) []Action {
 			v.lastServer = int32(d.Server)
 		}
 	}
+	q.at, q.on = nil, c.servers[d.Server]
+	if d.Replica != None {
+		q.at = c.replicas[d.Replica]
+	}
+	q.counted = c.counter(d)
+	*q.counted++
 	c.take(q)
-	*c.counter(d)++
 	return []Action{{Kind: Dispatch, ID: q.ID, Decision: d}}
 }
 
@@ -150,10 +157,10 @@ func (c *Core) revert(q *request) {
 }
 
 // take counts q's attempt as in flight where its decision sends it.
-func (c *Core) take(q *request) { q.open = true; c.addInFlight(q.decision, q.weight()) }
+func (c *Core) take(q *request) { q.open = true; c.addInFlight(q, q.weight()) }
 
 // release ends q's attempt.
-func (c *Core) release(q *request) { q.open = false; c.addInFlight(q.decision, -q.weight()) }
+func (c *Core) release(q *request) { q.open = false; c.addInFlight(q, -q.weight()) }
 
 // weight is how much q adds to the requests in flight.
 func (q *request) weight() int {
@@ -163,13 +170,13 @@ func (q *request) weight() int {
 	return 1
 }
 
-func (c *Core) addInFlight(d Decision, n int) {
+func (c *Core) addInFlight(q *request, n int) {
 	c.inFlight += n
-	c.servers[d.Server].inFlight += n
-	if d.Replica == None {
-		c.servers[d.Server].unplaced += n
+	q.on.inFlight += n
+	if q.at == nil {
+		q.on.unplaced += n
 	} else {
-		c.replicas[d.Replica].inFlight += n
+		q.at.inFlight += n
 	}
 }
 
@@ -235,7 +242,7 @@ func (c *Core) receipt(in *query, ch choice) []Candidate {
 	}
 	list := make([]Candidate, len(among))
 	for n, i := range among {
-		r, held := &c.replicas[i], c.homes.heldAt(i)
+		r, held := c.replicas[i], c.homes.heldAt(i)
 		// Field by field: a composite literal is built aside and copied, which
 		// costs more than all else here.
 		to := &list[n]

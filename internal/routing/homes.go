@@ -30,6 +30,7 @@ type bond struct {
 	// byOperator is set from an operator's move until the next turn; from is the
 	// home before.
 	byOperator bool
+	removed    bool // the home was, without a replica for it since
 	from       int32
 }
 

@@ -8,7 +8,7 @@ import "cmp"
 type off struct{}
 
 func (off) choose(c *Core, q *query) choice {
-	of := func(i int) *server { return &c.servers[c.replicas[i].server] }
+	of := func(i int) *server { return c.servers[c.replicas[i].server] }
 	load := func(s *server) float64 { return float64(s.inFlight) / float64(len(s.replicas)) }
 	ch := c.to(c.best(q.among, func(a, b int) int {
 		x, y := of(a), of(b)

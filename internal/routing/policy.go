@@ -97,7 +97,7 @@ const (
 // A draining home gives them up only for a ready replica. One that is kept out
 // for a while is likely to be back with their cache.
 func (c *Core) fateAt(q *query) (fate, Why) {
-	home := &c.replicas[q.home]
+	home := c.replicas[q.home]
 	failed := slices.Contains(q.tried, home.server)
 	switch {
 	case failed && home.state == Stuck:

@@ -39,7 +39,10 @@ type openRequest struct {
 	Request
 	decision Decision
 	inForce  bool
+	retried  bool
 	tried    map[int]bool
+	gone     bool // the replica that it is in flight on is removed
+	lost     bool // so is the one that it is counted at, and the count with it
 }
 
 type knownConversation struct {
@@ -49,6 +52,8 @@ type knownConversation struct {
 	order  int // step of the last end
 	tokens int64
 	exact  bool
+	// evicted is set while its home is lost because the replica was removed.
+	evicted bool
 }
 
 func newMachine(t *rapid.T) *machine {
@@ -145,6 +150,9 @@ func (m *machine) arrive(t *rapid.T) {
 			v.tokens = r.Tokens
 		}
 	}
+	if v := m.known[r.Key]; v != nil && v.evicted && a.Decision.Reason == Placed {
+		t.Fatalf("placed as a new conversation, though its home was removed: %+v", a.Decision)
+	}
 	m.dispatched(t, q, a.Decision)
 	m.evict()
 }
@@ -153,7 +161,8 @@ func (m *machine) retry(t *rapid.T) {
 	id := m.drawID(t)
 	q := m.open[id]
 	wasInForce := q.inForce
-	if wasInForce {
+	q.retried = true
+	if wasInForce && q.decision.Server != None {
 		q.tried[q.decision.Server] = true
 		if rapid.Bool().Draw(t, "server down") {
 			for i, r := range m.replicas {
@@ -171,8 +180,13 @@ func (m *machine) retry(t *rapid.T) {
 		if h, ok := m.core.Home(q.Key); ok && actions[0].Kind == Refuse {
 			m.known[q.Key].home = h.Replica
 		}
+		m.known[q.Key].evicted = false // or back to before that
 	}
 	if a := actions[0]; a.Kind == Dispatch {
+		if q.lost {
+			m.counted++
+			q.lost = false
+		}
 		if q.tried[a.Decision.Server] {
 			t.Fatalf("retried at server %d, where it had failed", a.Decision.Server)
 		}
@@ -209,7 +223,7 @@ func (m *machine) dispatched(t *rapid.T, q *openRequest, d Decision) {
 		home = d.Home
 	}
 	// A retry starts from the home before the failed attempt.
-	if v != nil && len(q.tried) == 0 && v.home != home {
+	if v != nil && !q.retried && v.home != home {
 		t.Fatalf("decided from home %d, it was %d: %+v", home, v.home, d)
 	}
 	if d.Reason == Placed || d.Reason == Moved && d.Why != ByOperator {
@@ -233,9 +247,10 @@ func (m *machine) dispatched(t *rapid.T, q *openRequest, d Decision) {
 			}
 		}
 	}
-	q.decision, q.inForce = d, true
+	q.decision, q.inForce, q.gone = d, true, false
 	if v != nil {
 		v.home = d.Home
+		v.evicted = v.evicted && d.Home == None
 	}
 }
 
@@ -252,7 +267,7 @@ func (m *machine) inFlight(replica int) (n int) {
 func (m *machine) share(server int) float64 {
 	var unplaced, size float64
 	for _, q := range m.open {
-		if q.inForce && q.decision.Replica == None && q.decision.Server == server {
+		if q.inForce && !q.gone && q.decision.Replica == None && q.decision.Server == server {
 			unplaced++
 		}
 	}
@@ -329,15 +344,93 @@ func (m *machine) operate(t *rapid.T) {
 			t.Fatalf("Release of %x: known %v", k[:], m.known[k] != nil)
 		}
 		if v := m.known[k]; v != nil {
-			v.home = None
+			v.home, v.evicted = None, false
 		}
 		return
 	}
 	i := rapid.IntRange(0, len(m.replicas)-1).Draw(t, "to")
 	_ = m.twin.Rehome(m.now, k, i)
 	if m.core.Rehome(m.now, k, i) == nil {
-		m.known[k].home = i
+		m.known[k].home, m.known[k].evicted = i, false
 	}
+}
+
+// reshape draws another list of replicas, in any order, of servers that stay, go,
+// come, lose ranks and gain some.
+func (m *machine) reshape(t *rapid.T) {
+	var order []int // of the old servers that stay, None for new ones
+	for s := range slices.MaxFunc(m.replicas, func(a, b Replica) int { return a.Server - b.Server }).Server + 1 {
+		if rapid.IntRange(0, 3).Draw(t, "stays") > 0 {
+			order = append(order, s)
+		}
+	}
+	for range rapid.IntRange(0, 1).Draw(t, "come") {
+		order = append(order, None)
+	}
+	if len(order) == 0 {
+		order = append(order, None)
+	}
+	order = rapid.Permutation(order).Draw(t, "order")
+	moved, servers := map[int]int{None: None}, map[int]int{None: None}
+	var replicas []Replica
+	var was []int
+	var states []State
+	for now, before := range order {
+		size := 0
+		for i, r := range m.replicas {
+			if before != None && r.Server == before && rapid.IntRange(0, 4).Draw(t, "rank stays") > 0 {
+				moved[i], servers[before] = len(was), now
+				replicas, was, states = append(replicas, Replica{Server: now}), append(was, i), append(states, m.states[i])
+				size++
+			}
+		}
+		more := rapid.IntRange(0, 1).Draw(t, "more ranks")
+		if size == 0 {
+			more = 1 // no server is without a replica
+		}
+		for range more {
+			replicas, was, states = append(replicas, Replica{Server: now}), append(was, None), append(states, Unknown)
+		}
+	}
+	for i, r := range m.core.View(m.now).Replicas {
+		if _, stays := moved[i]; !stays {
+			m.counted -= r.Placed + r.Sticky + r.SpilledIn + r.MovedIn + r.ClientPinned + r.Unbound
+		}
+	}
+	if err := m.core.Reshape(m.now, replicas, was); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.twin.Reshape(m.now, replicas, was); err != nil {
+		t.Fatal(err)
+	}
+	to := func(by map[int]int, old int) int {
+		if i, stays := by[old]; stays {
+			return i
+		}
+		return None
+	}
+	for _, q := range m.open {
+		d := &q.decision
+		placed := d.Replica != None
+		d.Replica, d.Server = to(moved, d.Replica), to(servers, d.Server)
+		if placed && d.Replica == None {
+			q.gone, q.lost = true, q.lost || d.Reason != Off
+		}
+		tried := map[int]bool{}
+		for s := range q.tried {
+			if now := to(servers, s); now != None {
+				tried[now] = true
+			}
+		}
+		q.tried = tried
+	}
+	for _, v := range m.known {
+		if v.home != None {
+			v.home = to(moved, v.home)
+			v.evicted = v.home == None
+		}
+	}
+	m.replicas, m.states = replicas, states
 }
 
 func (m *machine) switchPolicy(t *rapid.T) {
@@ -430,6 +523,7 @@ func TestCoreProperties(t *testing.T) {
 			"operate": m.operate,
 			"restore": m.restore,
 			"policy":  m.switchPolicy,
+			"reshape": m.reshape,
 			"state": func(t *rapid.T) {
 				m.setState(rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica"),
 					State(rapid.IntRange(0, int(Down)).Draw(t, "state")))

@@ -55,7 +55,7 @@ func (r *replica) kvUsed() float64 {
 // pressure is the number of requests in flight on a replica: those the core
 // sent there, and an even share of those whose rank the engine chose.
 func (c *Core) pressure(i int) float64 {
-	s := &c.servers[c.replicas[i].server]
+	s := c.servers[c.replicas[i].server]
 	return float64(c.replicas[i].inFlight) + s.share()
 }
 
@@ -76,7 +76,7 @@ func (c *Core) candidates(tried []int) (tier State, among []int) {
 	for _, tier = range [...]State{Ready, Unknown, Draining, Stuck, Ejected} {
 		among = c.among[:0]
 		for i := range c.replicas {
-			r := &c.replicas[i]
+			r := c.replicas[i]
 			if r.state == tier && !slices.Contains(tried, r.server) {
 				among = append(among, i)
 			}

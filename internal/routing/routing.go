@@ -26,7 +26,7 @@ type Key [16]byte
 const None = -1
 
 // Replica is one full copy of the model as the core sees it. Its index is its
-// place in the slice given to New and never changes.
+// place in the slice given to New, or last to Core.Reshape.
 type Replica struct {
 	// Server numbers the engine process that runs the replica. The ranks of one
 	// server are one failure domain and share one URL.
@@ -89,6 +89,7 @@ const (
 	HomeDown      Why = "home down"
 	HomeDraining  Why = "home draining"
 	HomeStuck     Why = "home stuck"
+	HomeRemoved   Why = "home removed"   // its replica is no longer one of the model's
 	Failed        Why = "attempt failed" // the replica refused or reset before the first byte; also refuses to retry a pin elsewhere
 	ByOperator    Why = "operator"       // moved through the admin API
 	ByPolicy      Why = "policy"         // the policy chooses anew for each turn

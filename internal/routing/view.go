@@ -59,7 +59,7 @@ func (c *Core) View(now time.Time) View {
 		WorkingSet: c.workingSet(),
 	}
 	for i := range c.replicas {
-		r, held := &c.replicas[i], c.homes.heldAt(i)
+		r, held := c.replicas[i], c.homes.heldAt(i)
 		v.Replicas[i] = ReplicaView{
 			State: r.state, InFlight: r.inFlight,
 			Placed: r.served.placed, Sticky: r.served.sticky, SpilledIn: r.served.spilledIn,
@@ -94,7 +94,7 @@ func (c *Core) workingSet() WorkingSet {
 	}
 
 	for i := range c.replicas {
-		r := &c.replicas[i]
+		r := c.replicas[i]
 		if r.state == Down || r.load.Capacity <= 0 {
 			continue
 		}
