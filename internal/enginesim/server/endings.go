@@ -31,13 +31,13 @@ type step struct {
 func dieSteps(p *process, f failure) []step {
 	e := p.engine
 	if f.rank >= e.ranks() {
-		return nil
+		return nil // the process came back with fewer
 	}
 	others := slices.DeleteFunc(e.everyRank(), func(rank int) bool { return rank == f.rank })
 	steps := []step{
 		{0, func() { e.hold(f.rank) }},
 		{abortAfter, func() { each(others, e.abort) }},
-		{max(abortAfter, f.answers), func() { each(others, e.hold) }},
+		{max(abortAfter, min(f.answers, noticeAfter)), func() { each(others, e.hold) }},
 		{noticeAfter, p.die},
 	}
 	if !f.shell {
@@ -72,7 +72,7 @@ func restartSteps(p *process, _ failure) []step { return []step{{0, p.kill}} }
 func freezeSteps(p *process, f failure) []step {
 	e := p.engine
 	if f.rank >= e.ranks() {
-		return nil
+		return nil // the process came back with fewer
 	}
 	return []step{{0, func() { e.hold(f.rank) }}, {f.lasts, func() { e.release(f.rank) }}}
 }

@@ -72,8 +72,9 @@ func (s *Server) carryOut(f failure, rand *rand.Rand, happened func()) {
 		return
 	}
 	p := s.process()
-	s.play(p.ended, f.kind.steps(p, f), happened)
-	if f.down > 0 {
+	steps := f.kind.steps(p, f)
+	s.play(p.ended, steps, happened)
+	if len(steps) > 0 && f.down > 0 {
 		s.bringBack(p, f)
 	}
 }

@@ -67,10 +67,13 @@ func (e *engine) lockRunning(ctx context.Context, rank int) bool {
 }
 
 // abort ends all sequences of a rank with what they have so far, for the reason abort, as an engine
-// does that shuts down.
+// does that shuts down. One that is held does not.
 func (e *engine) abort(rank int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.halts[rank].held > 0 {
+		return
+	}
 	for _, q := range e.sorted() {
 		if q.rank != rank {
 			continue

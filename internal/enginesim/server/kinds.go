@@ -16,8 +16,6 @@ type kind struct {
 
 	// steps are what happens to the process or a rank of it, and when.
 	steps func(*process, failure) []step
-	// ends says that the steps end the process.
-	ends bool
 
 	// answer replaces how a request is answered; serve is how it would be.
 	answer func(s *Server, f failure, w http.ResponseWriter, r *http.Request, serve http.HandlerFunc)
@@ -26,49 +24,47 @@ type kind struct {
 // kinds are all ways to fail.
 func kinds() []kind {
 	const requests = "for count share path"
-	some := failure{share: 1}
-	with := func(f failure, change func(*failure)) failure { change(&f); return f }
 	return []kind{
 		{
-			name: "die", keys: "rank answers shell down ranks", ends: true, steps: dieSteps,
+			name: "die", keys: "rank answers shell down ranks", steps: dieSteps,
 			help: "The engine of rank= is killed (kill -9). The other ranks abort what they have, what is on the rank hangs for 5.5 s, " +
 				"then everything fails and the server goes. answers=TIME lets the other ranks answer new requests that long, " +
 				"shell=true keeps the server up without an engine (VLLM_KEEP_ALIVE_ON_ENGINE_DEATH).",
 		},
 		{
-			name: "stop", keys: "timeout down ranks", ends: true, steps: stopSteps,
+			name: "stop", keys: "timeout down ranks", steps: stopSteps,
 			help: "SIGTERM, with --shutdown-timeout timeout= (0): everything is aborted at once, or, after a timeout, hangs until the clients leave.",
 		},
 		{
-			name: "restart", keys: "down ranks", ends: true, steps: restartSteps, defaults: failure{down: 10 * time.Second},
-			help: "The whole server is killed, with all connections, and comes back.",
+			name: "restart", keys: "down ranks", steps: restartSteps, defaults: failure{down: 10 * time.Second},
+			help: "The whole server is killed, with all connections, and comes back (10s later).",
 		},
 		{
 			name: "freeze", keys: "rank for", steps: freezeSteps, defaults: failure{lasts: 20 * time.Second},
 			help: "The engine of rank= hangs (SIGSTOP) for= a time (20s) and goes on.",
 		},
 		{
-			name: "reset", keys: requests + " reused", answer: resetConnection, defaults: some,
+			name: "reset", keys: requests + " reused", answer: resetConnection, defaults: failure{share: 1},
 			help: "The connection is reset before an answer; reused=true: only one that served a request before.",
 		},
 		{
 			name: "cut", keys: requests + " after how", answer: cutAnswer,
-			defaults: with(some, func(f *failure) { f.after, f.how = 3, cutWays()[0] }),
+			defaults: failure{share: 1, after: 3, how: cutByClose},
 			help: "The answer ends after= so many events (3) of a stream, or in the middle of a body. how=" + strings.Join(cutWays(), "|") +
 				": the connection is closed, reset, or the stream ends as if it were complete.",
 		},
 		{
 			name: "slow-headers", keys: requests + " delay", answer: slowHeaders,
-			defaults: with(some, func(f *failure) { f.delay = 30 * time.Second }),
+			defaults: failure{share: 1, delay: 30 * time.Second},
 			help:     "The headers come delay= (30s) late.",
 		},
 		{
-			name: "busy", keys: "for count share retry-after", answer: answerBusy, defaults: some,
+			name: "busy", keys: "for count share retry-after", answer: answerBusy, defaults: failure{share: 1},
 			help: "503 as of a full queue; retry-after=TIME adds the header that vLLM does not send.",
 		},
 		{
 			name: "metrics", keys: "for count share mode", answer: breakPage,
-			defaults: with(some, func(f *failure) { f.path, f.mode = "/metrics", pageModes()[0] }),
+			defaults: failure{share: 1, path: "/metrics", mode: pageError},
 			help:     "/metrics is broken: mode=" + strings.Join(pageModes(), "|") + ".",
 		},
 	}

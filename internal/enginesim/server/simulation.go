@@ -14,6 +14,8 @@ import (
 //
 //	GET  /sim/state  a State
 //	POST /sim/fail   {"kind": "die", "at": "5s", "rank": 1, ...}, the keys of FailureHelp
+//
+// They are as dead as the server when it is; Server.State and Server.Fail are not.
 const simulationPrefix = "/sim/"
 
 // State is what the simulation knows about itself, for a test that compares it with what clients and
