@@ -1,8 +1,9 @@
 # make test runs every test; make lint the style tools; make help lists the rest.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+FUZZTIME ?= 30s
 
-.PHONY: help build test test-go test-e2e lint bench fuzz
+.PHONY: help build test test-go test-e2e test-vllm lint bench fuzz
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -18,11 +19,21 @@ test-go: ## the Go tests, with the race detector
 test-e2e: ## real clients and a browser against a whole process; installs what it can
 	./e2e/run
 
+test-vllm: ## the gateway in front of a real vLLM on the CPU; installs it (6 GB)
+	bin=$$(./e2e/vllm/install) && cd e2e && VLLM_BIN=$$bin go test -count=1 -timeout 40m -v ./vllm
+
 lint: ## gofmt, go vet, staticcheck
 	@out=$$(gofmt -l cmd internal e2e); if [ -n "$$out" ]; then echo "gofmt would change:"; echo "$$out"; exit 1; fi
 	go vet ./...
 	cd e2e && go vet ./...
 	go tool -modfile=tools/go.mod staticcheck ./...
+
+fuzz: ## every fuzz target in turn, FUZZTIME each (30s)
+	@grep -rn --include='*_test.go' '^func Fuzz' internal | sed -E 's,/[^/]*_test\.go:[0-9]+:func (Fuzz[A-Za-z0-9_]+).*, \1,' | sort | \
+	while read -r dir target; do \
+		echo "$$dir $$target"; \
+		nice -n 10 go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s "./$$dir" || exit 1; \
+	done
 
 bench: ## the benchmarks behind docs/performance.md
 	go test -run '^$$' -bench . -benchmem ./internal/...

@@ -96,24 +96,16 @@ type call struct {
 // send starts a request; at most two minutes later it has ended.
 func send(t *testing.T, url string, r route, body map[string]any, header http.Header) *call {
 	t.Helper()
-	b, err := json.Marshal(body)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+r.path, bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	for name, values := range header {
-		req.Header[name] = values
-	}
 	c := &call{began: make(chan struct{}), ended: make(chan struct{}), answer: answer{route: r, sent: time.Now()}}
 	go func() {
 		defer close(c.ended)
 		defer cancel()
-		c.read(req)
+		var received bytes.Buffer
+		c.err = c.exchange(ctx, url, body, header, &received)
+		c.end = time.Now()
+		c.begin()
+		c.parse(received.String())
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -122,37 +114,47 @@ func send(t *testing.T, url string, r route, body map[string]any, header http.He
 	return c
 }
 
-func (c *call) read(req *http.Request) {
-	var received bytes.Buffer
-	defer func() {
-		c.end = time.Now()
-		if c.first.IsZero() {
-			c.first = c.end
-			close(c.began)
-		}
-		c.parse(received.String())
-	}()
+// exchange returns how the connection ended, nil when regularly.
+func (c *call) exchange(ctx context.Context, url string, body map[string]any, header http.Header, received *bytes.Buffer) error {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+c.route.path, bytes.NewReader(b))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for name, values := range header {
+		req.Header[name] = values
+	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		c.err = err
-		return
+		return err
 	}
 	defer res.Body.Close()
 	c.status, c.header = res.StatusCode, res.Header
 	buf := make([]byte, 16<<10)
 	for {
 		n, err := res.Body.Read(buf)
-		if n > 0 && c.first.IsZero() {
-			c.first = time.Now()
-			close(c.began)
+		if n > 0 {
+			c.begin()
 		}
 		received.Write(buf[:n])
-		if err != nil {
-			if err != io.EOF {
-				c.err = err
-			}
-			return
+		if err == io.EOF {
+			return nil
 		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// begin marks the first byte, or the end of an answer that has none.
+func (c *call) begin() {
+	if c.first.IsZero() {
+		c.first = time.Now()
+		close(c.began)
 	}
 }
 

@@ -5,6 +5,7 @@ package vllm
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -118,7 +119,8 @@ func (e *engine) start(t *testing.T) {
 		"--data-parallel-size", strconv.Itoa(ranks), "--data-parallel-rpc-port", strconv.Itoa(e.rpc),
 		"--api-server-count", "1", "--enable-prompt-tokens-details")
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "VLLM_") {
+		// Among Python's is the one that makes it compile everything at each start.
+		if !strings.HasPrefix(v, "VLLM_") && !strings.HasPrefix(v, "PYTHON") {
 			e.cmd.Env = append(e.cmd.Env, v)
 		}
 	}
@@ -133,11 +135,12 @@ func (e *engine) start(t *testing.T) {
 	if err := e.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
+	cmd, done := e.cmd, make(chan struct{})
 	e.done = done
 	go func() {
 		defer close(done)
-		e.cmd.Wait()
+		cmd.Wait()
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // workers that outlived it
 	}()
 	for e.healthy() != nil {
 		select {
@@ -171,18 +174,18 @@ func (e *engine) healthy() error {
 	return err
 }
 
-// stop ends the engine and all that it started.
+// stop ends the engine and waits until all that it started is gone.
 func (e *engine) stop() {
-	if e.done == nil {
+	if !e.up() {
 		return
 	}
 	e.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-e.done:
 	case <-time.After(20 * time.Second):
+		e.cmd.Process.Kill()
+		<-e.done
 	}
-	syscall.Kill(-e.cmd.Process.Pid, syscall.SIGKILL)
-	<-e.done
 }
 
 // log is the end of what the engine wrote.
@@ -237,7 +240,11 @@ func (e *engine) version(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.Trim(string(b), `{}"version: `)
+	var v struct{ Version string }
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v.Version
 }
 
 // emptyCache drops all cached blocks of all ranks.
