@@ -75,7 +75,7 @@ func (s *store) restore(p *pool.Pool) {
 	s.mu.Lock()
 	saved := s.loaded[p.Name()]
 	s.mu.Unlock()
-	homes := make([]routing.Home, 0, len(saved))
+	homes := make([]pool.SavedHome, 0, len(saved))
 	for k, data := range saved {
 		if h, err := decodeHome(routing.Key(k), data); err != nil {
 			s.log.Warn("a saved home is not readable: its conversation is placed anew", "conversation", k.Name(), "error", err.Error())
@@ -130,40 +130,46 @@ func (s *store) note(err error) {
 	s.failed = err != nil
 }
 
-// savedHome is the form of a home in the file.
+// savedHome is the form of a home in the file. Replicas stand in it by URL and
+// rank, since their numbers change with the configuration.
 type savedHome struct {
-	Replica   int   `json:"r"`
-	Turns     int64 `json:"t,omitempty"`
-	Spills    int64 `json:"s,omitempty"`
-	Moves     int64 `json:"m,omitempty"`
-	Tokens    int64 `json:"k,omitempty"`
-	LastSpill int   `json:"l"`
-	Seen      int64 `json:"u"` // Unix milliseconds
+	URL       string `json:"e"`
+	Rank      int    `json:"r"`
+	Turns     int64  `json:"t,omitempty"`
+	Spills    int64  `json:"s,omitempty"`
+	Moves     int64  `json:"m,omitempty"`
+	Tokens    int64  `json:"k,omitempty"`
+	SpillURL  string `json:"le,omitempty"`
+	SpillRank int    `json:"lr,omitempty"`
+	Seen      int64  `json:"u"` // Unix milliseconds
 }
 
 // encodeHome is nil for a conversation without a home.
 func encodeHome(p *pool.Pool, k session.Key) []byte {
-	h, ok := p.Home(routing.Key(k))
-	if !ok || h.Replica == routing.None {
+	h, ok := p.Saved(routing.Key(k))
+	if !ok {
 		return nil
 	}
 	data, err := json.Marshal(savedHome{
-		Replica: h.Replica, Turns: h.Turns, Spills: h.Spills, Moves: h.Moves, Tokens: h.Tokens,
-		LastSpill: h.LastSpill, Seen: h.LastSeen.UnixMilli(),
+		URL: h.At.URL, Rank: h.At.Rank, Turns: h.Turns, Spills: h.Spills, Moves: h.Moves, Tokens: h.Tokens,
+		SpillURL: h.SpilledTo.URL, SpillRank: h.SpilledTo.Rank, Seen: h.LastSeen.UnixMilli(),
 	})
 	if err != nil {
-		panic(err) // integers always marshal
+		panic(err) // strings and integers always marshal
 	}
 	return data
 }
 
-func decodeHome(k routing.Key, data []byte) (routing.Home, error) {
+func decodeHome(k routing.Key, data []byte) (pool.SavedHome, error) {
 	var h savedHome
 	if err := json.Unmarshal(data, &h); err != nil {
-		return routing.Home{}, fmt.Errorf("saved home: %w", err)
+		return pool.SavedHome{}, fmt.Errorf("saved home: %w", err)
 	}
-	return routing.Home{
-		Key: k, Replica: h.Replica, Turns: h.Turns, Spills: h.Spills, Moves: h.Moves, Tokens: h.Tokens,
-		LastSpill: h.LastSpill, LastSeen: time.UnixMilli(h.Seen),
+	return pool.SavedHome{
+		At:        pool.Place{URL: h.URL, Rank: h.Rank},
+		SpilledTo: pool.Place{URL: h.SpillURL, Rank: h.SpillRank},
+		Home: routing.Home{
+			Key: k, Turns: h.Turns, Spills: h.Spills, Moves: h.Moves, Tokens: h.Tokens, LastSeen: time.UnixMilli(h.Seen),
+		},
 	}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 )
 
@@ -32,10 +33,11 @@ type WatcherOptions struct {
 // was replaced.
 type Watcher struct {
 	o     WatcherOptions
-	probe prober
+	key   atomic.Pointer[string]
 	nudge chan struct{}
 
 	// The rest belongs to the goroutine of Run.
+	probe      prober
 	info       Info
 	rediscover bool
 	epoch      int
@@ -59,13 +61,21 @@ func NewWatcher(o WatcherOptions) (*Watcher, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = 5 * time.Second
 	}
-	return &Watcher{
+	w := &Watcher{
 		o:          o,
-		probe:      prober{client: o.Client, base: o.Base, key: o.Key},
 		nudge:      make(chan struct{}, 1),
 		rediscover: true,
 		epoch:      1,
-	}, nil
+	}
+	w.key.Store(&o.Key)
+	return w, nil
+}
+
+// SetKey gives the server another API key, which is used from the next scrape on,
+// at once. Safe for concurrent use.
+func (w *Watcher) SetKey(key string) {
+	w.key.Store(&key)
+	w.Nudge()
 }
 
 // Nudge asks for a scrape now, since something happened to the server. It does
@@ -88,6 +98,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		default:
 		}
 		began := time.Now()
+		w.probe = prober{client: w.o.Client, base: w.o.Base, key: *w.key.Load()}
 		report := w.scrape(ctx)
 		if ctx.Err() != nil {
 			return nil // the failure would be ours, not the server's
@@ -172,7 +183,7 @@ func (w *Watcher) look(ctx context.Context) (Health, *Page, error) {
 func (w *Watcher) discover(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*w.o.Timeout)
 	defer cancel()
-	info, err := Discover(ctx, w.o.Client, w.o.Base, w.o.Key)
+	info, err := Discover(ctx, w.o.Client, w.o.Base, w.probe.key)
 	if err != nil {
 		return err
 	}

@@ -138,6 +138,8 @@ type fakeSources struct {
 	mu     sync.Mutex
 	report map[string]func(engine.Report)
 	nudged map[string]int
+	keys   map[string]string
+	ran    map[string]int // how many sources of a host run
 }
 
 type fakeSource struct {
@@ -146,13 +148,14 @@ type fakeSource struct {
 }
 
 func newFakeSources() *fakeSources {
-	return &fakeSources{report: map[string]func(engine.Report){}, nudged: map[string]int{}}
+	return &fakeSources{report: map[string]func(engine.Report){}, nudged: map[string]int{}, keys: map[string]string{}, ran: map[string]int{}}
 }
 
 func (f *fakeSources) watch(base *url.URL, key string, report func(engine.Report)) (Source, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.report[base.Host] = report
+	f.keys[base.Host] = key
 	return fakeSource{f, base.Host}, nil
 }
 
@@ -174,8 +177,22 @@ func (f *fakeSources) nudges(host string) int {
 }
 
 func (s fakeSource) Run(ctx context.Context) error {
+	s.count(1)
+	defer s.count(-1)
 	<-ctx.Done()
 	return nil
+}
+
+func (s fakeSource) count(n int) {
+	s.all.mu.Lock()
+	defer s.all.mu.Unlock()
+	s.all.ran[s.host] += n
+}
+
+func (s fakeSource) SetKey(key string) {
+	s.all.mu.Lock()
+	defer s.all.mu.Unlock()
+	s.all.keys[s.host] = key
 }
 
 func (s fakeSource) Nudge() {

@@ -15,7 +15,14 @@ const claudeAlias = "claude-*"
 func (p *Pool) names() (aliases, served []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.aliases, p.servedNames()
+	return p.configured.Aliases, p.servedNames()
+}
+
+// statedName is the served name of the configuration, empty when it has none.
+func (p *Pool) statedName() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.configured.ServedName
 }
 
 // recognised tells whether the name is known by which engines know the model.
@@ -60,7 +67,7 @@ func (p *Pool) isOf(family []engine.Model) bool {
 // allAliases lists the names of the model for pages: without its own and the
 // one that the engines call it by. Callers hold mu.
 func (p *Pool) allAliases() []string {
-	list := slices.Clone(p.aliases)
+	list := slices.Clone(p.configured.Aliases)
 	for _, name := range append(p.servedNames(), p.defaults...) {
 		if name != p.name && name != p.served && !slices.Contains(list, name) {
 			list = append(list, name)

@@ -5,12 +5,10 @@
 package pool
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -52,6 +50,8 @@ type Server struct {
 	Key string // the engine's API key, empty for none
 	// Ranks is the number of replicas behind the URL; 0: ask the engine.
 	Ranks int
+
+	look func() // asks for a probe; the Set puts it in
 }
 
 const (
@@ -71,10 +71,10 @@ type core interface {
 	routing.Router
 	SetPolicy(name string) error
 	SetSpillThreshold(n int) error
+	Reshape(now time.Time, replicas []routing.Replica, was []int) error
 	Release(k routing.Key) bool
 	Rehome(now time.Time, k routing.Key, replica int) error
 	Home(k routing.Key) (routing.Home, bool)
-	Snapshot() []routing.Home
 	Restore(now time.Time, homes []routing.Home) (dropped int)
 	View(now time.Time) routing.View
 }
@@ -85,29 +85,27 @@ type core interface {
 // refuses requests with routing.NoReplica and keeps what is set and restored.
 type Pool struct {
 	name    string
-	stated  string // the served name of the options
 	log     *slog.Logger
 	since   time.Time
 	newCore func(routing.Options) (core, error)
 
-	mu       sync.Mutex // guards everything below
-	core     core       // nil until the replicas are known
-	opts     routing.Options
-	lastOn   string                       // the last policy that was not off
-	saved    map[routing.Key]routing.Home // to restore once there is a core
-	found    time.Time                    // when the first server was discovered
-	served   string                       // the name in the first discovered server
-	root     string                       // the weights behind it
-	aliases  []string                     // of the configuration
-	defaults []string                     // aliases that hold as long as there is but one model
-	servers  []*server
-	replicas []*replica
-	stuck    time.Duration
-	blind    map[string][]bool // by path, the slices for routing.Request.Blind
-	lastID   routing.RequestID
-	held     map[routing.RequestID]*Lease
-	receipts receiptRing
-	notes    []note // to be logged when mu is given up
+	mu         sync.Mutex // guards everything below
+	configured Options    // as last configured, defaults filled in
+	core       core       // nil until the replicas are known
+	opts       routing.Options
+	lastOn     string                    // the last policy that was not off
+	saved      map[routing.Key]SavedHome // to restore once their replica is there
+	found      time.Time                 // when the first server was discovered
+	served     string                    // the name in the first discovered server
+	root       string                    // the weights behind it
+	defaults   []string                  // aliases that hold as long as there is but one model
+	servers    []*server
+	replicas   []*replica
+	blind      map[string][]bool // by path, the slices for routing.Request.Blind
+	lastID     routing.RequestID
+	held       map[routing.RequestID]*Lease
+	receipts   receiptRing
+	notes      []note // to be logged when mu is given up
 }
 
 // note is a log line.
@@ -132,14 +130,17 @@ func (p *Pool) unlock() {
 	}
 }
 
-// replica is one full copy of the model.
-type replica struct {
-	server  *server
-	rank    int // its place among the ranks of the server
-	index   int // its place in the pool
-	drained bool
-	state   routing.State // as told to the core
-	progress
+// fill puts the defaults in.
+func (o *Options) fill() {
+	if o.Policy == "" {
+		o.Policy = defaultPolicy
+	}
+	if o.Stuck == 0 {
+		o.Stuck = defaultStuck
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
 }
 
 // New returns a pool whose servers were not heard yet; Observe brings their
@@ -151,21 +152,14 @@ func New(o Options) (*Pool, error) {
 	if len(o.Servers) == 0 {
 		return nil, fmt.Errorf("model %q has no engine", o.Name)
 	}
-	if o.Policy == "" {
-		o.Policy = defaultPolicy
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.fill()
 	p := &Pool{
-		name:    o.Name,
-		stated:  o.ServedName,
-		served:  o.ServedName,
-		aliases: slices.Clone(o.Aliases),
-		log:     o.Logger.With("model", o.Name),
-		since:   time.Now(),
-		stuck:   cmp.Or(o.Stuck, defaultStuck),
-		newCore: func(o routing.Options) (core, error) { return routing.New(o) },
+		name:       o.Name,
+		configured: o,
+		served:     o.ServedName,
+		log:        o.Logger.With("model", o.Name),
+		since:      time.Now(),
+		newCore:    func(o routing.Options) (core, error) { return routing.New(o) },
 		opts: routing.Options{
 			Policy: o.Policy, SpillThreshold: o.SpillThreshold,
 			LiveFor: o.LiveFor, IdleFor: o.IdleFor, MaxConversations: o.MaxConversations,
@@ -191,11 +185,11 @@ func New(o Options) (*Pool, error) {
 		if slices.ContainsFunc(p.servers, func(s *server) bool { return *s.base == *base }) {
 			return nil, fmt.Errorf("model %q: engine %s is listed twice", o.Name, s.URL)
 		}
-		p.servers = append(p.servers, &server{base: base, key: s.Key, stated: s.Ranks, look: func() {}})
+		p.servers = append(p.servers, newServer(base, s))
 	}
 	p.mu.Lock()
 	defer p.unlock()
-	if err := p.build(time.Now()); err != nil {
+	if _, err := p.number(time.Now()); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -205,40 +199,6 @@ func New(o Options) (*Pool, error) {
 func trialCore(o routing.Options) (*routing.Core, error) {
 	o.Replicas = make([]routing.Replica, 1)
 	return routing.New(o)
-}
-
-// build numbers the replicas and makes the core, when the ranks are known or the
-// wait for the last ones is over. A server that was not heard is taken to have
-// as many ranks as the largest one that was. Callers hold mu.
-func (p *Pool) build(now time.Time) error {
-	if p.core != nil {
-		return nil
-	}
-	guess, missing, unheard := 0, false, false
-	for _, s := range p.servers {
-		guess = max(guess, s.expected())
-		missing = missing || s.expected() == 0
-		unheard = unheard || s.expected() == 0 && s.last.Time.IsZero()
-	}
-	if guess == 0 || missing && p.found.IsZero() || unheard && now.Sub(p.found) < buildGrace {
-		return nil
-	}
-	opts := p.opts
-	for i, s := range p.servers {
-		for rank := range cmp.Or(s.expected(), guess) {
-			r := &replica{server: s, rank: rank, index: len(p.replicas)}
-			s.replicas = append(s.replicas, r)
-			p.replicas = append(p.replicas, r)
-			opts.Replicas = append(opts.Replicas, routing.Replica{Server: i})
-		}
-	}
-	c, err := p.newCore(opts)
-	if err != nil {
-		return fmt.Errorf("model %q: %w", p.name, err)
-	}
-	p.core, p.blind = c, nil
-	p.restore(now)
-	return nil
 }
 
 // Name is what clients call the model.
@@ -293,6 +253,10 @@ func (p *Pool) SetSpillThreshold(n int) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.setSpillThreshold(n)
+}
+
+func (p *Pool) setSpillThreshold(n int) error {
 	if p.core != nil {
 		if err := p.core.SetSpillThreshold(n); err != nil {
 			return err
@@ -340,12 +304,9 @@ func (p *Pool) check(replica int) error {
 func (p *Pool) Release(k routing.Key) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.core == nil {
-		_, known := p.saved[k]
-		delete(p.saved, k)
-		return known
-	}
-	return p.core.Release(k)
+	_, known := p.saved[k]
+	delete(p.saved, k)
+	return p.core != nil && p.core.Release(k) || known
 }
 
 // Move gives a known conversation another home.
@@ -356,54 +317,6 @@ func (p *Pool) Move(k routing.Key, replica int) error {
 		return err
 	}
 	return p.core.Rehome(time.Now(), k, replica)
-}
-
-// Home tells where a conversation lives.
-func (p *Pool) Home(k routing.Key) (routing.Home, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.core == nil {
-		h, known := p.saved[k]
-		return h, known
-	}
-	return p.core.Home(k)
-}
-
-// Snapshot is the home table, for Restore in the next life of the gateway. The
-// homes are replica numbers: they hold for the same servers in the same order.
-func (p *Pool) Snapshot() []routing.Home {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.core == nil {
-		return slices.Collect(maps.Values(p.saved)) // not restored yet, not to be lost either
-	}
-	return p.core.Snapshot()
-}
-
-// Restore fills the home table of a pool that has served nothing yet. A pool
-// without replicas keeps the homes until it has some. Homes on replicas that do
-// not exist are left out, which is logged.
-func (p *Pool) Restore(homes []routing.Home) {
-	p.mu.Lock()
-	defer p.unlock()
-	p.saved = make(map[routing.Key]routing.Home, len(homes))
-	for _, h := range homes {
-		h.Epoch = 1 // epochs are counted anew in each life of the gateway
-		p.saved[h.Key] = h
-	}
-	if p.core != nil {
-		p.restore(time.Now())
-	}
-}
-
-// restore hands the saved homes to the core. Callers hold mu.
-func (p *Pool) restore(now time.Time) {
-	if len(p.saved) == 0 {
-		return
-	}
-	dropped := p.core.Restore(now, slices.Collect(maps.Values(p.saved)))
-	p.note(slog.LevelInfo, "conversations restored", "restored", len(p.saved)-dropped, "dropped", dropped)
-	p.saved = nil
 }
 
 // tick lets time pass: in the core, and for what makes no progress.
@@ -417,7 +330,7 @@ func (p *Pool) tick() {
 	for _, s := range p.servers {
 		witness := s.last.Info.HasMetrics || s.last.Health == engine.Silent
 		for _, r := range s.replicas {
-			r.check(now, p.stuck, witness)
+			r.check(now, p.configured.Stuck, witness)
 		}
 		p.refresh(now, s)
 	}

@@ -6,8 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"lmwarden/internal/engine"
 	"lmwarden/internal/routing"
 )
@@ -64,12 +62,17 @@ func TestReplicasAreNumberedWhenTheRanksAreKnown(t *testing.T) {
 			p.Observe(1, now(down))
 			p.Observe(0, good(two))
 			p.Observe(1, good(info(1, "m")))
-		}, "ready ready ready down"},
+		}, "ready ready ready"},
 		{"it has more", []Server{{URL: "a"}, {URL: "b"}}, func(p *Pool) {
 			p.Observe(1, now(down))
 			p.Observe(0, good(two))
 			p.Observe(1, good(four))
-		}, "ready ready ready ready"},
+		}, "ready ready ready ready ready ready"},
+		{"it lost some", []Server{{URL: "a"}, {URL: "b"}}, func(p *Pool) {
+			p.Observe(0, good(two))
+			p.Observe(1, good(two))
+			p.Observe(0, good(info(1, "m")))
+		}, "ready down ready ready"},
 		{"the page of a server with stated ranks is broken", []Server{{URL: "a", Ranks: 2}}, func(p *Pool) {
 			p.Observe(0, good(engine.Info{Kind: "unknown", Ranks: 1, Models: two.Models}))
 		}, "ready ready"},
@@ -197,38 +200,70 @@ func TestSnapshotAndRestore(t *testing.T) {
 	for n := range 6 {
 		acquire(t, old, turn(n)).End(routing.Outcome{OK: true, Known: true, Prompt: 10})
 	}
-	homes := old.Snapshot()
-	if len(homes) != 6 {
-		t.Fatalf("%d homes", len(homes))
+	var homes []SavedHome
+	for n := range 6 {
+		h, known := old.Saved(key(n))
+		if !known {
+			t.Fatalf("conversation %d is not to be saved", n)
+		}
+		h.Epoch = 5 // of a life of the gateway that saw five of the engine
+		homes = append(homes, h)
 	}
-	for i := range homes {
-		homes[i].Epoch = 5 // of a life of the gateway that saw five of the engine
+	if _, known := old.Saved(key(7)); known {
+		t.Error("a conversation that never was is to be saved")
 	}
-	homes = append(homes, routing.Home{Key: key(99), Replica: 17, LastSeen: time.Now()})
 
-	// Before the engine is there, with replicas at once, and twice.
+	// Before the engines are there, when they are, and twice.
+	heard := func(p *Pool) {
+		p.Observe(0, good(info(2, "m")))
+		p.Observe(1, good(info(2, "m")))
+	}
 	for name, restore := range map[string]func(p *Pool){
 		"before": func(p *Pool) {
 			p.Restore(homes)
-			if diff := cmp.Diff(len(homes), len(p.Snapshot())); diff != "" {
-				t.Error("not saved again:", diff)
+			for n, h := range homes {
+				if again, known := p.Saved(key(n)); !known || again.At != h.At {
+					t.Errorf("conversation %d is not saved again: %+v", n, again)
+				}
 			}
-			p.Observe(0, good(info(4, "m")))
+			heard(p)
 		},
-		"after": func(p *Pool) { p.Observe(0, good(info(4, "m"))); p.Restore(homes); p.Restore(homes) },
+		"after": func(p *Pool) { heard(p); p.Restore(homes); p.Restore(homes) },
 	} {
-		p := newPool(t, Server{URL: "a"})
+		// The engines are in another order now.
+		p := newPool(t, Server{URL: "http://b"}, Server{URL: "http://a"})
 		restore(p)
 		for n := range 6 {
 			was, _ := old.Home(key(n))
 			l := acquire(t, p, turn(n))
-			if d := l.Decision(); d.Reason != routing.Stayed || d.Replica != was.Replica || d.Cold {
+			if d := l.Decision(); d.Reason != routing.Stayed || d.Replica != (was.Replica+2)%4 || d.Cold {
 				t.Errorf("%s: conversation %d was on %d: %+v", name, n, was.Replica, d)
 			}
 			l.End(routing.Outcome{})
 		}
-		if _, known := p.Home(key(99)); known {
-			t.Errorf("%s: a home on a replica that is not there", name)
-		}
+	}
+}
+
+// A home on a replica that is not there waits for it, unless the conversation
+// comes back first.
+func TestAHomeWaitsForItsReplica(t *testing.T) {
+	p := newPool(t, Server{URL: "a"})
+	waits := func(n int) SavedHome {
+		return SavedHome{At: Place{"http://a", 3}, SpilledTo: Place{"http://a", 2}, Home: routing.Home{Key: key(n), Turns: 5, LastSeen: time.Now()}}
+	}
+	p.Restore([]SavedHome{waits(1), waits(2)})
+	p.Observe(0, good(info(2, "m")))
+	if h, known := p.Home(key(1)); !known || h.Replica != routing.None || h.Turns != 5 {
+		t.Errorf("home %+v, known %v", h, known)
+	}
+	l := acquire(t, p, turn(2))
+	home := l.Decision().Replica
+	l.End(routing.Outcome{OK: true})
+	p.Observe(0, good(info(4, "m")))
+	if h, _ := p.Home(key(1)); h.Replica != 3 || h.LastSpill != 2 {
+		t.Errorf("home %+v, want it on replica 3", h)
+	}
+	if h, _ := p.Home(key(2)); h.Replica != home {
+		t.Errorf("home %+v, want it where it was placed since", h)
 	}
 }

@@ -21,6 +21,7 @@ type server struct {
 	key      string
 	stated   int        // ranks by the configuration, 0 when it does not say
 	replicas []*replica // by rank
+	guessed  bool       // that many of them nobody has told
 	// look asks for a probe and does not wait.
 	look func()
 
@@ -35,8 +36,13 @@ type server struct {
 	learned []string // paths that the counters showed to be blind
 }
 
-// expected is the number of ranks to number, 0 when it is not known yet.
-func (s *server) expected() int { return cmp.Or(s.stated, s.last.Info.Ranks) }
+func newServer(base *url.URL, s Server) *server {
+	n := &server{base: base, key: s.Key, stated: s.Ranks, look: s.look}
+	if n.look == nil {
+		n.look = func() {}
+	}
+	return n
+}
 
 // shown is how many ranks the engine shows, 0 when it does not.
 func (s *server) shown() int {
@@ -132,32 +138,48 @@ func percent(part, whole float64) float64 { return min(max(100*part/whole, 0), 1
 // older report than the last one is dropped.
 func (p *Pool) Observe(index int, r engine.Report) {
 	p.mu.Lock()
-	if index < 0 || index >= len(p.servers) || r.Time.Before(p.servers[index].last.Time) {
+	var s *server
+	if index >= 0 && index < len(p.servers) {
+		s = p.servers[index]
+	}
+	p.mu.Unlock()
+	p.hear(s, r)
+}
+
+// hear takes a report on a server; a server that is not in the pool is ignored.
+func (p *Pool) hear(s *server, r engine.Report) {
+	p.mu.Lock()
+	if !slices.Contains(p.servers, s) || r.Time.Before(s.last.Time) {
 		p.mu.Unlock()
 		return
 	}
-	s := p.servers[index]
 	before := s.last
 	now := time.Now()
 	if s.take(now, r) {
 		p.blind = nil
 	}
 	p.recognise(now, s)
-	concerned := p.servers[index : index+1]
-	if p.core == nil {
-		concerned = p.servers // those heard earlier are news to the core too
-	}
-	if err := p.build(now); err != nil {
-		p.note(slog.LevelError, "model cannot be served", "error", err)
-	}
-	if p.core != nil {
-		for _, s := range concerned {
-			p.observe(now, s)
-			p.refresh(now, s)
-		}
-	}
+	p.settle(now, s)
 	p.unlock()
 	logReport(p.log, s.base, before, r)
+}
+
+// settle numbers the replicas and tells the core the load of servers that were
+// heard or are new, and the states. Callers hold mu.
+func (p *Pool) settle(now time.Time, heard ...*server) {
+	grown, err := p.number(now)
+	if err != nil {
+		p.note(slog.LevelError, "model cannot be served", "error", err)
+	}
+	if p.core == nil {
+		return
+	}
+	for _, s := range p.servers {
+		if slices.Contains(heard, s) || slices.Contains(grown, s) {
+			p.observe(now, s)
+		}
+		p.refresh(now, s)
+	}
 }
 
 // observe tells the core the load of a server's replicas.
@@ -176,8 +198,8 @@ func (p *Pool) recognise(now time.Time, s *server) {
 		return
 	}
 	info := s.last.Info
-	at := slices.IndexFunc(info.Models, func(m engine.Model) bool { return m.ID == cmp.Or(p.stated, p.name) })
-	if at < 0 && p.stated != "" {
+	at := slices.IndexFunc(info.Models, func(m engine.Model) bool { return m.ID == cmp.Or(p.configured.ServedName, p.name) })
+	if at < 0 && p.configured.ServedName != "" {
 		return // it serves another model
 	}
 	m := info.Models[max(at, 0)]
@@ -199,7 +221,7 @@ func (p *Pool) nameOn(s *server) (string, bool) {
 	}
 	// The configuration says that this server is one of the model's, under
 	// whatever name; which name is clear when it has one model only.
-	if p.stated == "" && len(families(models)) == 1 {
+	if p.configured.ServedName == "" && len(families(models)) == 1 {
 		return models[0].ID, true
 	}
 	return "", false
@@ -227,7 +249,7 @@ func (p *Pool) trouble(now time.Time, s *server) string {
 	case shown < used:
 		list = append(list, fmt.Sprintf("the engine has %s, %d were expected: those above are down", ranks(shown), used))
 	case shown > used:
-		list = append(list, fmt.Sprintf("the engine has %s, the gateway uses %d: restart the gateway to use them all", ranks(shown), used))
+		list = append(list, fmt.Sprintf("the engine has %s, the configuration says %d: correct it to use them all", ranks(shown), used))
 	}
 	return strings.Join(list, "; ")
 }
@@ -262,7 +284,7 @@ func (p *Pool) state(s *server, r *replica) routing.State {
 func (p *Pool) refresh(now time.Time, s *server) {
 	for _, r := range s.replicas {
 		from, to := r.state, p.state(s, r)
-		if to == from {
+		if to == from || r.index == routing.None {
 			continue
 		}
 		r.state = to

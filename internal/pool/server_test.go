@@ -83,7 +83,7 @@ func TestTroubleIsTold(t *testing.T) {
 		{"none", func() engine.Report { return good(info(2, "m")) }, ""},
 		{"a broken page", func() engine.Report { return bad(info(2, "m"), engine.Up) }, "scrape failed"},
 		{"fewer ranks", func() engine.Report { return good(info(1, "m")) }, "the engine has 1 rank, 2 were expected"},
-		{"more ranks", func() engine.Report { return good(info(4, "m")) }, "the engine has 4 ranks, the gateway uses 2: restart the gateway"},
+		{"more ranks", func() engine.Report { return good(info(4, "m")) }, "the engine has 4 ranks, the configuration says 2"},
 		{"another model", func() engine.Report { return good(info(2, "x")) }, `serves ["x"], not "m"`},
 	}
 	for _, test := range tests {

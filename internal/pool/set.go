@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,24 +38,28 @@ type SetOptions struct {
 	Logger *slog.Logger
 }
 
-// Source hears about one server until its Run ends; Nudge asks it to look now
-// and does not wait.
+// Source hears about one server until its Run ends. Nudge asks it to look now and
+// does not wait; SetKey gives it another API key. Both are safe for concurrent
+// use.
 type Source interface {
 	Run(ctx context.Context) error
 	Nudge()
+	SetKey(key string)
 }
 
 // Set is the pools of a gateway, by the names that clients use, and what hears
 // about their servers. Its methods are safe for concurrent use.
 type Set struct {
 	o       SetOptions
-	sources []*source
 	reports chan heard
+	changes chan change
+	ended   chan struct{} // closed when Run has ended
 	dir     atomic.Pointer[directory]
 
-	// models belongs to NewSet and then to the goroutine of Run, as does what
+	// The rest belongs to NewSet and then to the goroutine of Run, as does what
 	// each source has heard.
-	models []*model
+	models  []*model
+	sources []*source // of all models, each once
 }
 
 // model is one entry of the configuration and its pools: one, or as many as its
@@ -73,6 +76,7 @@ type source struct {
 	Source
 	base    *url.URL
 	key     string
+	stop    context.CancelFunc // nil while it does not run
 	last    engine.Report
 	members []member
 	// stray says why a server that was discovered belongs to no pool.
@@ -80,9 +84,14 @@ type source struct {
 }
 
 type member struct {
-	model *model
-	pool  *Pool
-	index int // the server's index in the pool
+	model  *model
+	pool   *Pool
+	server *server // of the pool
+}
+
+// in says whether the server is one of a pool's.
+func (src *source) in(p *Pool) bool {
+	return slices.ContainsFunc(src.members, func(m member) bool { return m.pool == p })
 }
 
 type heard struct {
@@ -93,9 +102,6 @@ type heard struct {
 // NewSet returns a set that hears nothing before Run. Pools of named models are
 // there at once; the others appear when their servers were discovered.
 func NewSet(o SetOptions) (*Set, error) {
-	if len(o.Models) == 0 {
-		return nil, errors.New("no model and no engine is configured")
-	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -112,126 +118,69 @@ func NewSet(o SetOptions) (*Set, error) {
 			})
 		}
 	}
-	s := &Set{o: o, reports: make(chan heard)}
-	for _, mo := range o.Models {
-		if err := s.addModel(mo); err != nil {
-			return nil, err
-		}
-	}
-	s.publish()
-	return s, nil
-}
-
-func (s *Set) addModel(o Options) error {
-	m := &model{o: o}
-	for _, server := range o.Servers {
-		src, err := s.source(server)
-		if err != nil {
-			return err
-		}
-		m.sources = append(m.sources, src)
-	}
-	if o.Name == "" {
-		// What would fail later, with nobody at the terminal, fails now.
-		o.Name = "unnamed"
-		if _, err := New(o); err != nil {
-			return err
-		}
-		s.models = append(s.models, m)
-		return nil
-	}
-	for _, other := range s.models {
-		if other.o.Name == o.Name {
-			return fmt.Errorf("model %q is configured twice", o.Name)
-		}
-	}
-	s.models = append(s.models, m)
-	return s.addPool(m, o, m.sources)
-}
-
-// source finds or makes the source of a server. Two models may share one.
-func (s *Set) source(server Server) (*source, error) {
-	base, err := engine.ParseBase(server.URL)
-	if err != nil {
+	s := &Set{o: o, reports: make(chan heard), changes: make(chan change), ended: make(chan struct{})}
+	if _, _, err := s.reconfigure(o.Models); err != nil {
 		return nil, err
 	}
-	for _, src := range s.sources {
-		if *src.base == *base {
-			if src.key != server.Key {
-				return nil, fmt.Errorf("engine %s has two different API keys", base)
-			}
-			return src, nil
-		}
-	}
-	src := &source{base: base, key: server.Key}
-	src.Source, err = s.o.Watch(base, server.Key, func(r engine.Report) { s.reports <- heard{src, r} })
-	if err != nil {
-		return nil, fmt.Errorf("engine %s: %w", base, err)
-	}
-	s.sources = append(s.sources, src)
-	return src, nil
-}
-
-// addPool makes a pool and lets it hear what is known of its servers, which may
-// be enough to number its replicas.
-func (s *Set) addPool(m *model, o Options, sources []*source) error {
-	p, err := New(o)
-	if err != nil {
-		return err
-	}
-	for i, src := range sources {
-		p.servers[i].look = src.Nudge
-	}
-	s.o.Added(p)
-	m.pools = append(m.pools, p)
-	for i, src := range sources {
-		src.members = append(src.members, member{model: m, pool: p, index: i})
-		if !src.last.Time.IsZero() {
-			p.Observe(i, src.last)
-		}
-	}
-	return nil
+	return s, nil
 }
 
 // Run hears about the servers and lets time pass in the pools until ctx ends and
 // all sources have stopped. It returns nil. It must run once only.
 func (s *Set) Run(ctx context.Context) error {
-	var sources sync.WaitGroup
-	for _, src := range s.sources {
-		sources.Go(func() {
-			if err := src.Run(ctx); err != nil {
-				s.o.Logger.Error("engine no longer watched", "url", src.base.String(), "error", err)
-			}
-		})
-	}
-	// Sources block on reports, so these are read until the last one has stopped.
-	stopped := make(chan struct{})
-	go func() {
-		<-ctx.Done()
-		sources.Wait()
-		close(stopped)
-	}()
-
+	defer close(s.ended)
 	defer s.o.Client.CloseIdleConnections()
+	running, stopped := 0, make(chan struct{})
+	start := func() {
+		for _, src := range s.sources {
+			if src.stop != nil {
+				continue
+			}
+			ctx, stop := context.WithCancel(ctx)
+			src.stop = stop
+			running++
+			go func() {
+				if err := src.Run(ctx); err != nil {
+					s.o.Logger.Error("engine no longer watched", "url", src.base.String(), "error", err)
+				}
+				stop()
+				stopped <- struct{}{}
+			}()
+		}
+	}
+	start()
 	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
-	for {
+	for done := ctx.Done(); done != nil || running > 0; {
 		select {
+		case <-done:
+			done = nil
 		case <-stopped:
-			return nil
-		case h := <-s.reports:
+			running--
+		case h := <-s.reports: // sources block on them, so these are read to the end
 			s.hear(h.source, h.report)
+		case c := <-s.changes:
+			changes, gone, err := s.reconfigure(c.models)
+			for _, src := range gone {
+				src.stop()
+			}
+			start()
+			c.done <- changed{changes, err}
 		case <-ticker.C:
 			for _, p := range s.Pools() {
 				p.tick()
 			}
 		}
 	}
+	return nil
 }
 
 // hear hands a report to the pools of its server, and makes pools of models that
 // it is the first to tell of.
 func (s *Set) hear(src *source, r engine.Report) {
+	if !slices.Contains(s.sources, src) {
+		return // it was removed while it reported
+	}
 	before := src.last
 	src.last = r
 	stranger := len(src.members) == 0
@@ -239,10 +188,10 @@ func (s *Set) hear(src *source, r engine.Report) {
 		logReport(s.o.Logger, src.base, before, r)
 	}
 	for _, member := range src.members {
-		member.pool.Observe(member.index, r)
+		member.pool.hear(member.server, r)
 	}
 	for _, m := range s.models {
-		if m.o.Name == "" && slices.Contains(m.sources, src) {
+		if slices.Contains(m.sources, src) {
 			if err := s.grow(m); err != nil {
 				s.o.Logger.Error("model cannot be served", "error", err)
 			}
@@ -253,100 +202,36 @@ func (s *Set) hear(src *source, r engine.Report) {
 	}
 }
 
-// founding is a model that a server serves and no pool has.
-type founding struct {
-	names   []engine.Model
-	sources []*source
-}
-
-// grow makes the pools of an entry that has no name, as its servers tell what
-// they serve. At first it waits for all of them, but not long. A server that
-// keeps silent is taken to serve the same model as the others, when that is but
-// one; what comes later can found a pool but not join one, since the replicas
-// are numbered by then.
-func (s *Set) grow(m *model) error {
-	var free, known []*source
-	waiting := false
-	for _, src := range m.sources {
-		if slices.ContainsFunc(src.members, func(member member) bool { return member.model == m }) {
-			continue
-		}
-		free = append(free, src)
-		if len(src.last.Info.Models) > 0 {
-			known = append(known, src)
-		}
-		waiting = waiting || src.last.Time.IsZero()
+// addPool makes a pool of some of a model's servers and lets it hear what is
+// known of them, which may be enough to number its replicas.
+func (s *Set) addPool(m *model, o Options) error {
+	p, err := New(o)
+	if err != nil {
+		return err
 	}
-	if len(known) == 0 {
-		return nil
-	}
-	now := time.Now()
-	if m.found.IsZero() {
-		m.found = now
-	}
-	begins := len(m.pools) == 0
-	if begins && waiting && now.Sub(m.found) < buildGrace {
-		return nil
-	}
-
-	var founded []*founding
-	for _, src := range known {
-		for _, family := range families(src.last.Info.Models) {
-			if p := s.serving(family); p != nil {
-				s.strays(src, p)
-				continue
-			}
-			at := slices.IndexFunc(founded, func(f *founding) bool { return sameModel(f.names, family) })
-			if at < 0 {
-				founded = append(founded, &founding{names: family})
-				at = len(founded) - 1
-			}
-			founded[at].sources = append(founded[at].sources, src)
-		}
-	}
-	if begins && len(founded) == 1 {
-		founded[0].sources = free
-	}
-	var errs []error
-	for _, f := range founded {
-		o := m.o
-		o.Name, o.ServedName = f.names[0].ID, f.names[0].ID
-		if len(m.pools) > 0 {
-			o.Aliases = nil // one name cannot stand for two models
-		}
-		o.Servers = nil
-		for _, src := range f.sources {
-			o.Servers = append(o.Servers, m.o.Servers[slices.Index(m.sources, src)])
-		}
-		errs = append(errs, s.addPool(m, o, f.sources))
-	}
-	return errors.Join(errs...)
-}
-
-// serving finds the pool of a model.
-func (s *Set) serving(family []engine.Model) *Pool {
-	for _, m := range s.models {
-		for _, p := range m.pools {
-			if p.isOf(family) {
-				return p
-			}
-		}
-	}
+	s.o.Added(p)
+	m.pools = append(m.pools, p)
+	s.enlist()
 	return nil
 }
 
-// strays notes that a server came too late for its pool.
-func (s *Set) strays(src *source, p *Pool) {
-	if src.stray == "" {
-		src.stray = fmt.Sprintf("serves %q, whose replicas were numbered before it came: restart the gateway to use it", p.Name())
-		s.o.Logger.Warn("engine not used", "url", src.base.String(), "error", src.stray)
+// enlist tells the sources which pools have their servers. A pool hears what is
+// known of those that it has not heard itself.
+func (s *Set) enlist() {
+	for _, src := range s.sources {
+		src.members = nil
 	}
-}
-
-func sameModel(a, b []engine.Model) bool {
-	return slices.ContainsFunc(a, func(m engine.Model) bool {
-		return slices.ContainsFunc(b, func(o engine.Model) bool { return m.ID == o.ID || m.Root == o.Root })
-	})
+	for _, m := range s.models {
+		for _, p := range m.pools {
+			for _, server := range p.servers {
+				src := s.sources[slices.IndexFunc(s.sources, func(src *source) bool { return *src.base == *server.base })]
+				src.members, src.stray = append(src.members, member{m, p, server}), ""
+				if server.last.Time.Before(src.last.Time) {
+					p.hear(server, src.last)
+				}
+			}
+		}
+	}
 }
 
 // publish writes the names down anew.
