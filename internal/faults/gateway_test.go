@@ -112,7 +112,7 @@ func (r *record) String() string {
 
 // tail is the end without the requests that went well.
 func (r *record) tail() string {
-	const most = 60
+	const most = 20
 	lines := slices.DeleteFunc(strings.SplitAfter(r.String(), "\n"), func(l string) bool { return strings.Contains(l, `"outcome":"ok"`) })
 	return strings.Join(lines[max(0, len(lines)-most):], "")
 }
