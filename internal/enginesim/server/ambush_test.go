@@ -123,7 +123,11 @@ func TestStreamsAreCut(t *testing.T) {
 				n := serve(t, recorded(t))
 				whole := n.rawStream(t, route)
 				n.fail(t, "cut,after=4,how="+how)
+				sent := time.Now()
 				part := n.rawStream(t, route)
+				if took := time.Since(sent); took > 50*time.Millisecond {
+					t.Errorf("%s, %s: the end of a cut stream came after %s", route, how, took)
+				}
 				if len(whole) < 6 || len(part) < 4 {
 					t.Fatalf("%s: %d of %d events", route, len(part), len(whole))
 				}
@@ -149,13 +153,14 @@ func (n *network) rawStream(t *testing.T, route string) []string {
 	t.Helper()
 	c := n.dial()
 	defer c.Close()
-	go c.Write(bytes.Replace(probe(route, true, 1), []byte(`tokens": 2`), []byte(`tokens": 9`), 1))
+	head, body, _ := strings.Cut(string(probe(route, true, 1)), "\r\n\r\n")
+	go c.Write(post(strings.Fields(head)[1], strings.Replace(body, `tokens": 2`, `tokens": 99`, 1)))
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	body, err := io.ReadAll(r.Body)
-	events := strings.SplitAfter(string(body), "\n\n")
+	all, err := io.ReadAll(r.Body)
+	events := strings.SplitAfter(string(all), "\n\n")
 	events = events[:len(events)-1]
 	if err != nil {
 		return append(events, "cut")

@@ -3,6 +3,7 @@ package server
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -121,6 +123,64 @@ func TestSurvivorsCanAnswerForAWhile(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		expect(t, "the survivor later", n.ask(pinned(0, false, 1), time.Second), "nothing")
 	})
+}
+
+func TestDeathIsNoticedWhileSurvivorsAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := serve(t, recorded(t))
+		n.fail(t, "die,rank=1,answers=1h")
+		time.Sleep(5600 * time.Millisecond)
+		expect(t, "the survivor", n.ask(pinned(0, false, 1), time.Second), dead32)
+	})
+}
+
+func TestFrozenRankAbortsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := serve(t, recorded(t))
+		n.fail(t, "freeze,rank=0,for=1h")
+		n.fail(t, "die@1s,rank=1")
+		sent := time.Now()
+		expect(t, "a request on it", n.ask(pinned(0, false, 1), time.Minute), dead32)
+		if waited := time.Since(sent); waited != 6500*time.Millisecond {
+			t.Errorf("it hung for %s", waited)
+		}
+	})
+}
+
+// What an aborted answer holds is what was generated: here a token is a byte.
+func TestAbortedAnswersAreAsLongAsTheyGot(t *testing.T) {
+	t.Parallel()
+	const call = `{"path": "` + "0123456789012345678901234567890123456789012345678901234567890123456789" + `"}`
+	texts := regexp.MustCompile(`"(?:content|text|arguments)":"((?:[^"\\]|\\.)+)"`)
+	counts := regexp.MustCompile(`"(?:completion_tokens|output_tokens)":(\d+)`)
+	for route, body := range map[string]string{
+		"/v1/chat/completions": longAnswer, "/v1/completions": `"prompt": "a", "max_tokens": 4000`,
+		"/v1/responses": `"input": "a"`, "/v1/messages": `"model": "tiny", ` + longAnswer,
+		"/v1/chat/completions?tool": `"tools": [{"type": "function", "function": {"name": "open"}}], "messages": [{"role": "user", "content": "[[tool open ` +
+			strings.ReplaceAll(call, `"`, `\"`) + `]]"}]`,
+		"/v1/responses?tool": `"tools": [{"type": "function", "name": "open"}], "input": "[[tool open ` + strings.ReplaceAll(call, `"`, `\"`) + `]]"`,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := serve(t, recorded(t))
+			n.fail(t, "stop@120ms")
+			got := n.ask(post(route, `{`+body+`}`), time.Minute)
+			text, count := texts.FindStringSubmatch(got), counts.FindStringSubmatch(got)
+			if text == nil || count == nil {
+				t.Fatalf("%s: %s", route, got)
+			}
+			var said string
+			if err := json.Unmarshal([]byte(`"`+text[1]+`"`), &said); err != nil {
+				t.Fatal(err)
+			}
+			tool := strings.HasSuffix(route, "tool")
+			if n := strconv.Itoa(len(said)); !strings.HasPrefix(got, "200 ") || n != count[1] && !tool || len(said) < 40 || len(said) > 60 ||
+				tool != strings.HasPrefix(said, "<tool_call>") || strings.Contains(got, `"tool_calls":[`) || strings.Contains(got, `"type":"function_call"`) {
+				t.Errorf("%s: %d bytes: %s", route, len(said), got)
+			}
+		})
+	}
 }
 
 func TestShellOfADeadEngineAsRecorded(t *testing.T) {

@@ -33,7 +33,8 @@ func kinds() []kind {
 		},
 		{
 			name: "stop", keys: "timeout down ranks", steps: stopSteps,
-			help: "SIGTERM, with --shutdown-timeout timeout= (0): everything is aborted at once, or, after a timeout, hangs until the clients leave.",
+			help: "SIGTERM, with --shutdown-timeout timeout= (0s). Without a timeout everything is aborted at once; with one it goes on, " +
+				"and what is not done in time hangs until its client leaves.",
 		},
 		{
 			name: "restart", keys: "down ranks", steps: restartSteps, defaults: failure{down: 10 * time.Second},
