@@ -82,11 +82,14 @@ func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
 	g.proxy, err = proxy.New(proxy.Options{
 		Models: g.models, Sessions: g.table, Recorder: recorder{metrics}, Logger: log,
 		Limits: proxy.Limits{
-			MaxBody:    int64(cfg.Limits.Body),
-			Connect:    cfg.Timeouts.Connect.D(),
-			FirstByte:  cfg.Timeouts.FirstByte.D(),
-			Idle:       cfg.Timeouts.StreamIdle.D(),
-			EngineIdle: cfg.Timeouts.EngineIdle.D(),
+			MaxBody:     int64(cfg.Limits.Body),
+			MaxBuffered: int64(cfg.Limits.Buffered),
+			BodyStall:   cfg.Limits.BodyStall.D(),
+			ClientStall: cfg.Limits.ClientStall.D(),
+			Connect:     cfg.Timeouts.Connect.D(),
+			FirstByte:   cfg.Timeouts.FirstByte.D(),
+			Idle:        cfg.Timeouts.StreamIdle.D(),
+			EngineIdle:  cfg.Timeouts.EngineIdle.D(),
 		},
 	})
 	if err != nil {

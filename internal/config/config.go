@@ -93,10 +93,17 @@ type Session struct {
 	MaxConversations int `yaml:"max_conversations"`
 }
 
-// Limits bound what a client may send.
+// Limits bound what clients may take.
 type Limits struct {
 	// Body is the largest request body.
 	Body ByteSize `yaml:"body"`
+	// Buffered is what the bodies of all requests that wait for their answer may
+	// take; beyond it requests are refused as overload.
+	Buffered ByteSize `yaml:"buffered"`
+	// BodyStall is how long a client may send nothing within a body.
+	BodyStall Duration `yaml:"body_stall"`
+	// ClientStall is how long a client may take nothing of its answer.
+	ClientStall Duration `yaml:"client_stall"`
 }
 
 // Timeouts bound what an engine may take.
@@ -132,11 +139,14 @@ var (
 // or in Model.fill.
 func Default() *Config {
 	return &Config{
-		Listen:         "127.0.0.1:8100",
-		Admin:          Admin{Listen: "127.0.0.1:8101"},
-		Data:           stateFolder(),
-		Session:        Session{IdleFor: Duration(time.Hour), MaxConversations: 1_000_000},
-		Limits:         Limits{Body: 64 << 20},
+		Listen:  "127.0.0.1:8100",
+		Admin:   Admin{Listen: "127.0.0.1:8101"},
+		Data:    stateFolder(),
+		Session: Session{IdleFor: Duration(time.Hour), MaxConversations: 1_000_000},
+		Limits: Limits{
+			Body: 64 << 20, Buffered: 1 << 30,
+			BodyStall: Duration(30 * time.Second), ClientStall: Duration(2 * time.Minute),
+		},
 		ScrapeInterval: Duration(time.Second),
 		Timeouts: Timeouts{
 			Connect:    Duration(5 * time.Second),

@@ -88,6 +88,9 @@ func (v *validator) general() {
 	if c.Session.MaxConversations < 1 {
 		v.report("session.max_conversations", "%d conversations; at least 1 must be known", c.Session.MaxConversations)
 	}
+	if c.Limits.Buffered < c.Limits.Body {
+		v.report("limits.buffered", "%s is less than one body may have (limits.body: %s)", c.Limits.Buffered, c.Limits.Body)
+	}
 	v.word("log.level", "level", c.Log.Level, logLevels)
 	v.word("log.format", "format", c.Log.Format, logFormats)
 }

@@ -3,9 +3,12 @@ package proxy
 import (
 	"errors"
 	"io"
+	"math/bits"
 	"net/http"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,62 +23,57 @@ const drainFor = 10 * time.Second
 // readBody reads the whole body. It must reach the end: only then does the
 // server watch the connection and cancel the request's context when the client
 // leaves.
-func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *failure) {
+func (x *exchange) readBody() *failure {
+	r, limits := x.r, &x.h.limits
 	if r.Body == nil || r.Body == http.NoBody {
-		return nil, nil
+		return nil
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		f := badRequest("the body is compressed (Content-Encoding: %s); send it uncompressed", clip(e))
 		f.close, f.unread = true, true
-		return nil, f
+		return f
 	}
-	limit := h.limits.MaxBody
-	if r.ContentLength > limit {
-		return nil, tooLarge(limit) // before a client that waits for "100 Continue" sends it
+	if r.ContentLength > limits.MaxBody {
+		return tooLarge(limits.MaxBody) // before a client that waits for "100 Continue" sends it
 	}
-	rc := http.NewResponseController(w)
-	size := min(8<<10, limit+1)
+	size := int64(8 << 10)
 	if r.ContentLength >= 0 {
 		size = min(r.ContentLength, promised)
 	}
-	buf := make([]byte, 0, size)
 	for {
-		if len(buf) == cap(buf) {
-			if r.ContentLength >= 0 && int64(len(buf)) == r.ContentLength {
-				break
-			}
-			if int64(len(buf)) > limit {
-				return nil, tooLarge(limit)
-			}
-			buf = grow(buf, r.ContentLength, limit)
+		var err error
+		if x.body, err = x.h.bodies.lend(x.body, size); err != nil {
+			return full(err)
 		}
-		if d := h.limits.BodyStall; d > 0 {
-			_ = rc.SetReadDeadline(time.Now().Add(d)) // the server takes it away at the body's end
+		err = x.fillBody()
+		switch {
+		case int64(len(x.body)) > limits.MaxBody:
+			return tooLarge(limits.MaxBody)
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return x.bodyFailure(err)
 		}
-		n, err := r.Body.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return nil, h.bodyFailure(r, err)
+		size = min(2*int64(cap(x.body)), limits.MaxBody+1)
+		if r.ContentLength >= 0 {
+			size = min(size, r.ContentLength)
 		}
 	}
-	if int64(len(buf)) > limit {
-		return nil, tooLarge(limit)
-	}
-	return buf, nil
 }
 
-// grow doubles the buffer, up to what is declared or to one byte over the limit.
-func grow(buf []byte, declared, limit int64) []byte {
-	size := min(2*int64(cap(buf)), limit+1)
-	if declared >= 0 {
-		size = min(size, declared)
+// fillBody reads until the body's end or the buffer's.
+func (x *exchange) fillBody() error {
+	for len(x.body) < cap(x.body) {
+		if d := x.h.limits.BodyStall; d > 0 {
+			_ = x.control.SetReadDeadline(time.Now().Add(d)) // the server takes it away at the body's end
+		}
+		n, err := x.r.Body.Read(x.body[len(x.body):cap(x.body)])
+		x.body = x.body[:len(x.body)+n]
+		if err != nil {
+			return err
+		}
 	}
-	next := make([]byte, len(buf), size)
-	copy(next, buf)
-	return next
+	return nil
 }
 
 // drain reads what a client goes on sending after it was refused.
@@ -85,16 +83,70 @@ func (h *Handler) drain(rc *http.ResponseController, body io.Reader) {
 	}
 }
 
-func (h *Handler) bodyFailure(r *http.Request, err error) *failure {
+func (x *exchange) bodyFailure(err error) *failure {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		f := badRequest("no byte of the request body came for %s", h.limits.BodyStall)
+		f := badRequest("no byte of the request body came for %s", x.h.limits.BodyStall)
 		f.status, f.cause = http.StatusRequestTimeout, err
 		return f
-	case errors.Is(err, io.ErrUnexpectedEOF), r.Context().Err() != nil, isReset(err):
+	case errors.Is(err, io.ErrUnexpectedEOF), x.r.Context().Err() != nil, isReset(err):
 		return clientGone(err)
 	}
 	f := badRequest("the request body is not readable")
 	f.cause = err
 	return f
+}
+
+// Bodies of common sizes are lent in powers of two, so that their memory serves
+// one request after the other; larger ones get what they need.
+const (
+	leastLent = 12 // 4 KiB
+	mostLent  = 20 // 1 MiB
+)
+
+// bodies lends memory for request bodies, up to a total. Safe for concurrent use.
+type bodies struct {
+	limit int64
+	lent  atomic.Int64
+	free  [mostLent - leastLent + 1]sync.Pool // of *[]byte, by size
+}
+
+var errFull = errors.New("the memory for request bodies is used up")
+
+// lend returns a buffer with the bytes of old, which it takes back, and room for
+// size bytes in all. On an error it returns old.
+func (b *bodies) lend(old []byte, size int64) ([]byte, error) {
+	class := max(bits.Len64(uint64(max(size, 1)-1)), leastLent) - leastLent
+	pooled := class < len(b.free)
+	if pooled {
+		size = 1 << (class + leastLent)
+	}
+	if b.lent.Add(size) > b.limit {
+		b.lent.Add(-size)
+		return old, errFull
+	}
+	var buf []byte
+	if pooled {
+		if p, ok := b.free[class].Get().(*[]byte); ok {
+			buf = *p
+		}
+	}
+	if buf == nil {
+		buf = make([]byte, 0, size)
+	}
+	buf = append(buf, old...)
+	b.giveBack(old)
+	return buf, nil
+}
+
+// giveBack takes a buffer back, nil included; nobody may hold on to its bytes.
+func (b *bodies) giveBack(buf []byte) {
+	if cap(buf) == 0 {
+		return
+	}
+	b.lent.Add(-int64(cap(buf)))
+	if class := bits.Len(uint(cap(buf)-1)) - leastLent; class >= 0 && class < len(b.free) && bits.OnesCount(uint(cap(buf))) == 1 {
+		buf = buf[:0]
+		b.free[class].Put(&buf)
+	}
 }

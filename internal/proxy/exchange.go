@@ -40,20 +40,21 @@ type exchange struct {
 	rec     Record
 
 	facts *llmapi.Facts // nil on routes whose bodies are not read
-	body  []byte        // as the client sent it
+	body  []byte        // as the client sent it; from h.bodies
 	turn  *session.Turn
 	lease lease
 
 	// Of the attempt in force.
-	heard     bool      // its answer's body began
-	readsFrom time.Time // since when the limit on the engine's silence runs
+	heard   bool    // its answer's body began
+	hearing renewed // limit on the engine's silence
 
 	length    int64 // of the answer's body, or -1 when not known beforehand
 	started   bool  // status and headers are on their way to the client
 	streaming bool  // they announce events of a dialect
 	inside    bool  // what was sent ends within an event
 	settled   bool
-	cut       bool // the connection must not look cleanly ended
+	taking    renewed // limit on the client's stalling
+	cut       bool    // the connection must not look cleanly ended
 }
 
 // ServeHTTP implements http.Handler for the client listener.
@@ -86,8 +87,7 @@ func (x *exchange) prepare() *failure {
 	if h.stopping.Load() {
 		return stopping()
 	}
-	var f *failure
-	x.body, f = h.readBody(x.w, x.r)
+	f := x.readBody()
 	x.rec.BytesIn = int64(len(x.body))
 	if f == nil {
 		f = x.parse()
@@ -212,12 +212,15 @@ func (x *exchange) retry(cause error) error {
 // attempt sends the request to the lease's target and returns when the answer's
 // head is in.
 func (x *exchange) attempt() (*upstream.Answer, error) {
-	now := time.Now()
-	x.heard, x.readsFrom = false, now
+	x.heard, x.hearing = false, renewed{}
 	target, model := x.lease.target(x.asked())
 	body := x.body
 	if x.facts != nil {
 		body = x.facts.Splice(body, model, true)
+	}
+	var until time.Time
+	if d := x.h.limits.FirstByte; d > 0 {
+		until = time.Now().Add(d)
 	}
 	buf := x.h.buffers.Get().(*[streamBuffer]byte)
 	defer x.h.buffers.Put(buf)
@@ -225,34 +228,47 @@ func (x *exchange) attempt() (*upstream.Answer, error) {
 		To: target.Base, Method: x.r.Method,
 		Head:  x.appendHead(buf[:0], target, len(body)),
 		Body:  body,
-		Until: after(now, x.h.limits.FirstByte),
+		Until: until,
 	})
 }
 
-// after is the moment d later; zero when there is no limit.
-func after(now time.Time, d time.Duration) time.Time {
-	if d <= 0 {
-		return time.Time{}
-	}
-	return now.Add(d)
-}
-
-// renewal is how often a limit on silence is renewed while bytes flow. Setting
-// one for each event would cost as much as reading the event.
+// renewal is how often a limit on silence is set anew while bytes flow: setting
+// it for each event would cost as much as passing the event on. The limit is that
+// much longer.
 const renewal = time.Second
 
-// hear notes that the engine sent bytes of an answer's body.
-func (x *exchange) hear(a *upstream.Answer, now time.Time) {
-	x.lease.Progress()
-	first := !x.heard
-	if first {
-		x.heard = true
-		x.lease.FirstByte()
+// renewed is when a limit on silence was last set.
+type renewed struct{ at time.Time }
+
+// due reports whether to set it again, and until when; zero for no limit.
+func (r *renewed) due(limit time.Duration) (until time.Time, due bool) {
+	now := time.Now()
+	if now.Sub(r.at) < renewal {
+		return time.Time{}, false
 	}
-	if first || now.Sub(x.readsFrom) >= renewal {
-		x.readsFrom = now
-		a.SetReadDeadline(after(now, x.h.limits.Idle))
+	r.at = now
+	if limit > 0 {
+		until = now.Add(limit + renewal)
 	}
+	return until, true
+}
+
+// read reads an answer's body.
+func (x *exchange) read(a *upstream.Answer, p []byte) (int, error) {
+	if x.heard {
+		if until, due := x.hearing.due(x.h.limits.Idle); due {
+			a.SetReadDeadline(until)
+		}
+	}
+	n, err := a.Read(p)
+	if n > 0 {
+		if !x.heard {
+			x.heard = true
+			x.lease.FirstByte()
+		}
+		x.lease.Progress()
+	}
+	return n, err
 }
 
 // why tells the reason behind an attempt's error: when the client leaves, the
@@ -334,6 +350,7 @@ func (x *exchange) finish() {
 				slog.String(keyStack, string(debug.Stack())))
 		}
 	}
+	x.letGo()
 	rec, now := &x.rec, time.Now()
 	rec.Duration = now.Sub(rec.Time)
 	u := rec.Usage

@@ -56,6 +56,13 @@ func tooLarge(limit int64) *failure {
 	return f
 }
 
+// full refuses a body for which there is no memory.
+func full(cause error) *failure {
+	f := fail(llmapi.KindOverloaded, GatewayError, "the gateway holds as many request bodies as it may; try again in a moment")
+	f.RetryAfter, f.cause, f.close, f.unread = retrySoon, cause, true, true
+	return f
+}
+
 func stopping() *failure {
 	f := fail(llmapi.KindStopping, GatewayError, "the gateway is stopping; try again in a moment")
 	f.RetryAfter, f.close, f.unread = retrySoon, true, true

@@ -49,6 +49,9 @@ type Models interface {
 type Limits struct {
 	// MaxBody is the largest request body in bytes. Default 64 MiB.
 	MaxBody int64
+	// MaxBuffered is how many bytes the bodies of all requests may take that are
+	// not yet answered; further requests are refused as overload. Default 1 GiB.
+	MaxBuffered int64
 	// BodyStall ends a request whose body brings no byte for so long. Default
 	// 30 s.
 	BodyStall time.Duration
@@ -81,6 +84,9 @@ func (l Limits) withDefaults() Limits {
 	if l.MaxBody <= 0 {
 		l.MaxBody = 64 << 20
 	}
+	if l.MaxBuffered <= 0 {
+		l.MaxBuffered = 1 << 30
+	}
 	or(&l.BodyStall, 30*time.Second)
 	or(&l.Connect, 3*time.Second)
 	or(&l.FirstByte, 30*time.Minute)
@@ -98,6 +104,7 @@ type Handler struct {
 	logger   *slog.Logger
 	limits   Limits
 	engines  *upstream.Client
+	bodies   bodies
 	buffers  sync.Pool // of *[streamBuffer]byte
 	stopping atomic.Bool
 }
@@ -152,6 +159,7 @@ func newHandler(o Options, m models, dial upstream.DialFunc) *Handler {
 		dial = (&net.Dialer{Timeout: h.limits.Connect, KeepAlive: 15 * time.Second}).DialContext
 	}
 	h.engines = upstream.New(upstream.Options{Dial: dial, IdleFor: h.limits.EngineIdle})
+	h.bodies.limit = h.limits.MaxBuffered
 	h.buffers.New = func() any { return new([streamBuffer]byte) }
 	return h
 }

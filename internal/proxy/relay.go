@@ -84,10 +84,7 @@ func (x *exchange) relayStream(a *upstream.Answer) error {
 	var filtered []byte
 	held := 0 // bytes of an incomplete event at the front of buf
 	for {
-		n, err := a.Read(buf[held:])
-		if n > 0 {
-			x.hear(a, time.Now())
-		}
+		n, err := x.read(a, buf[held:])
 		read := buf[:held+n]
 		end := completeEvents(read)
 		inside := end == 0 && len(read) == streamBuffer
@@ -153,11 +150,13 @@ func completeEvents(b []byte) int {
 // so that a reset in the middle, or an answer that the engine cut short, can
 // still be made again elsewhere.
 func (x *exchange) relayWhole(a *upstream.Answer) error {
-	var b bytes.Buffer
+	buf := x.h.buffers.Get().(*[streamBuffer]byte)
+	defer x.h.buffers.Put(buf)
+	b := bytes.NewBuffer(buf[:0]) // most answers have room there
 	if n := a.Length; n > 0 && n <= promised {
 		b.Grow(int(n) + bytes.MinRead)
 	}
-	limited := io.LimitedReader{R: hearing{x, a}, N: wholeLimit}
+	limited := io.LimitedReader{R: answerReader{x, a}, N: wholeLimit}
 	if _, err := b.ReadFrom(&limited); err != nil {
 		return x.broken(err)
 	}
@@ -190,7 +189,7 @@ func (x *exchange) relayWhole(a *upstream.Answer) error {
 func (x *exchange) relayRaw(a *upstream.Answer, head []byte) error {
 	buf := x.h.buffers.Get().(*[streamBuffer]byte)
 	defer x.h.buffers.Put(buf)
-	n, err := a.Read(buf[:])
+	n, err := x.read(a, buf[:])
 	if head == nil && n == 0 && err != nil && err != io.EOF {
 		return x.broken(err)
 	}
@@ -198,10 +197,7 @@ func (x *exchange) relayRaw(a *upstream.Answer, head []byte) error {
 	if !x.send(a, head) {
 		return nil
 	}
-	for ; ; n, err = a.Read(buf[:]) {
-		if n > 0 {
-			x.hear(a, time.Now())
-		}
+	for ; ; n, err = x.read(a, buf[:]) {
 		if !x.send(a, buf[:n]) {
 			return nil
 		}
@@ -256,13 +252,19 @@ func (x *exchange) start(a *upstream.Answer) {
 	x.sign(h)
 	x.w.WriteHeader(a.Status)
 	x.started, x.rec.Status = true, a.Status
+	x.letGo()
+}
+
+// letGo gives back the request's body and what was read of it.
+func (x *exchange) letGo() {
+	x.h.bodies.giveBack(x.body)
 	x.body, x.facts = nil, nil
 }
 
 // write sends bytes to the client now, or fails when it takes none for too long.
 func (x *exchange) write(b []byte) (int, error) {
-	if d := x.h.limits.ClientStall; d > 0 {
-		_ = x.control.SetWriteDeadline(time.Now().Add(d))
+	if until, due := x.taking.due(x.h.limits.ClientStall); due {
+		_ = x.control.SetWriteDeadline(until)
 	}
 	n, err := x.w.Write(b)
 	if err == nil {
@@ -296,19 +298,13 @@ func (x *exchange) broken(err error) error {
 	return nil
 }
 
-// hearing notes every byte that an engine sends.
-type hearing struct {
+// answerReader is an answer's body, read by its exchange.
+type answerReader struct {
 	x *exchange
 	a *upstream.Answer
 }
 
-func (h hearing) Read(b []byte) (int, error) {
-	n, err := h.a.Read(b)
-	if n > 0 {
-		h.x.hear(h.a, time.Now())
-	}
-	return n, err
-}
+func (r answerReader) Read(b []byte) (int, error) { return r.x.read(r.a, b) }
 
 func outcomeOf(status int) (Outcome, error) {
 	switch {
