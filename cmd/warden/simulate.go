@@ -48,7 +48,7 @@ type protocolFlags struct {
 	Drain    time.Duration `default:"110s" placeholder:"TIME" help:"How long open sessions may go on after the last step; all else is cut (${default})."`
 	DrainAll bool          `help:"Drain after every step."`
 	Cold     bool          `help:"Empty the caches before each further arm."`
-	Fresh    bool          `help:"Give each arm sessions of its own instead of the same ones."`
+	Fresh    bool          `help:"Draw the sizes of sessions anew for each arm; else all arms see the same sizes."`
 	Seed     uint64        `default:"1" placeholder:"N" help:"Changes sessions and chance (${default})."`
 }
 

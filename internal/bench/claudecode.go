@@ -66,6 +66,7 @@ func (w ClaudeCode) Validate() error {
 const (
 	idSession uint64 = iota
 	idSystem
+	idAgent
 	idAgentSystem
 	idBeside
 	idTurn
@@ -85,11 +86,12 @@ func (w ClaudeCode) Settings() any {
 
 // Session implements Workload.
 func (w ClaudeCode) Session(p Place) (Session, bool) {
-	key := contentID(idSession, p.Seed, uint64(p.Arm), uint64(p.Step), uint64(p.Client), uint64(p.N))
-	rng := rand.New(rand.NewPCG(key, p.Seed))
+	drawn := contentID(idSession, p.Seed, uint64(p.Draw), uint64(p.Step), uint64(p.Client), uint64(p.N))
+	rng := rand.New(rand.NewPCG(drawn, p.Seed))
+	key := contentID(drawn, uint64(p.Arm))
 	turns := w.conversation(rng, key, Span{contentID(idSystem, p.Seed), w.SystemTokens}, w.FirstTokens, w.Turns)
 	for i := range w.Agents {
-		agent := contentID(key, uint64(i))
+		agent := contentID(idAgent, key, uint64(i))
 		agentTurns := w.conversation(rng, agent, Span{contentID(idAgentSystem, p.Seed), w.SystemTokens}, w.AgentFirstTokens, w.AgentTurns)
 		turns[0].Agents = append(turns[0].Agents, newSession(agent, agentTurns))
 	}

@@ -77,10 +77,13 @@ func ParseDist(text string) (Dist, error) {
 	return d, nil
 }
 
-// parseValue reads a number between 0 and a billion.
+// most is the largest value: more tokens than any model reads, and four months.
+const most = 1e7
+
+// parseValue reads a number between 0 and most.
 func parseValue(text string) (float64, bool) {
 	v, err := strconv.ParseFloat(text, 64)
-	return v, err == nil && v >= 0 && v <= 1e9
+	return v, err == nil && v >= 0 && v <= most
 }
 
 // String is the text that ParseDist reads.
@@ -109,15 +112,15 @@ func (d *Dist) UnmarshalText(text []byte) error {
 	return err
 }
 
-// draw returns a value, not negative. A constant draws nothing from rng.
+// draw returns a value from 0 to most. A constant draws nothing from rng.
 func (d Dist) draw(rng *rand.Rand) float64 {
 	switch d.kind {
 	case uniform:
 		return d.a + rng.Float64()*(d.b-d.a)
 	case exponential:
-		return d.a * rng.ExpFloat64()
+		return min(d.a*rng.ExpFloat64(), most)
 	case lognormal:
-		return d.a * math.Exp(rng.NormFloat64()*math.Log(d.b))
+		return min(d.a*math.Exp(rng.NormFloat64()*math.Log(d.b)), most)
 	}
 	return d.a
 }
@@ -127,5 +130,5 @@ func (d Dist) tokens(rng *rand.Rand) int {
 	if d.kind == uniform {
 		return max(1, int(d.a)+rng.IntN(int(d.b)-int(d.a)+1))
 	}
-	return int(min(max(1, math.Round(d.draw(rng))), 1e9))
+	return max(1, int(math.Round(d.draw(rng))))
 }

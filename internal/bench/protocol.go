@@ -26,7 +26,8 @@ type Protocol struct {
 	// Cold empties the caches before each arm; else an arm finds what the arm
 	// before left.
 	Cold bool
-	// Fresh gives each arm sessions of its own; else all arms see the same ones.
+	// Fresh draws the sizes of the sessions anew for each arm; else they are the same
+	// in all arms. Texts are an arm's own in any case.
 	Fresh bool
 }
 
@@ -81,7 +82,7 @@ func (p Protocol) settings() any {
 		DrainS   float64 `json:"drain_s"`
 		DrainAll bool    `json:"drain_all"`
 		Cold     bool    `json:"cold"`
-		Fresh    bool    `json:"fresh_sessions_per_arm"`
+		Fresh    bool    `json:"fresh_sizes_per_arm"`
 	}{strings.Join(p.Arms, ","), p.Sessions, p.Step.Seconds(), p.Drain.Seconds(), p.DrainAll, p.Cold, p.Fresh}
 }
 
@@ -136,9 +137,9 @@ func (p Protocol) Run(ctx context.Context, seed uint64, w Workload, s System, ea
 
 // step runs one step and cuts what is open at its end.
 func (p Protocol) step(ctx context.Context, seed uint64, arm, step int, w Workload, s System) (Observation, error) {
-	place := Place{Seed: seed, Step: step}
+	place := Place{Seed: seed, Arm: arm, Step: step}
 	if p.Fresh {
-		place.Arm = arm
+		place.Draw = arm
 	}
 	before, start := s.Counters(), s.Now()
 	l := newLoad(s, w, place, p.Sessions[step])

@@ -19,12 +19,13 @@ type Workload interface {
 // Place says where in a measurement a session begins.
 type Place struct {
 	Seed uint64
-	// Arm is 0 in every arm when the arms are to see the same sessions.
-	Arm    int
-	Step   int
-	Client int // which of the step's sessions at once
-	N      int // how many sessions this client had before in the step
-	Order  int // how many sessions all clients had before in the step
+	// Arm makes texts and keys of its own: no arm profits from what another left in
+	// the caches. Draw is the same in all arms that are to see the same sizes.
+	Arm, Draw int
+	Step      int
+	Client    int // which of the step's sessions at once
+	N         int // how many sessions this client had before in the step
+	Order     int // how many sessions all clients had before in the step
 }
 
 // Session is a conversation and the requests that go with it.
