@@ -180,6 +180,10 @@ func (x *exchange) run() {
 			x.settle(Cancelled, err)
 			return
 		}
+		if errors.Is(err, upstream.ErrLocal) {
+			x.fail(exhausted(err)) // no replica's fault, and no other would be reached
+			return
+		}
 		failed := replicaName(x.rec.Decision)
 		if errors.Is(err, errSilent) || x.rec.Attempts > furtherTries {
 			x.lease.Failed(err)

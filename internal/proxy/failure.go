@@ -63,6 +63,14 @@ func full(cause error) *failure {
 	return f
 }
 
+// exhausted is the answer when no connection to an engine can be made for want of
+// file descriptors or the like.
+func exhausted(cause error) *failure {
+	f := fail(llmapi.KindOverloaded, GatewayError, "the gateway has no connection left; try again in a moment")
+	f.RetryAfter, f.cause = retrySoon, cause
+	return f
+}
+
 func stopping() *failure {
 	f := fail(llmapi.KindStopping, GatewayError, "the gateway is stopping; try again in a moment")
 	f.RetryAfter, f.close, f.unread = retrySoon, true, true

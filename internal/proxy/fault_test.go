@@ -1,12 +1,19 @@
 package proxy
 
 import (
+	"context"
 	"errors"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"lmwarden/internal/pool"
+	"lmwarden/internal/routing"
 )
 
 // The pool is told of each attempt that failed through its engine, once, and of
@@ -79,4 +86,24 @@ func TestEveryReadOfAnAnswerIsProgress(t *testing.T) {
 	if l := g.model.leases[0]; l.progress < 2 {
 		t.Errorf("progress %d times in half a megabyte", l.progress)
 	}
+}
+
+// A gateway that is out of file descriptors must not take its engines for dead.
+func TestWantOfDescriptorsIsNoFaultOfAnEngine(t *testing.T) {
+	m := &fakeModel{name: "m", served: "m", reason: routing.Placed, bases: []*url.URL{{Scheme: "http", Host: "a"}, {Scheme: "http", Host: "b"}}}
+	g := build(t, Limits{}, func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+	}, m)
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, httptest.NewRequest("POST", "/v1/chat/completions", strings.NewReader(chatBody)))
+	if w.Code != 503 || w.Header().Get(headerError) != "overloaded" || w.Header().Get("Retry-After") != "2" {
+		t.Errorf("got %d %v %s", w.Code, w.Header(), w.Body)
+	}
+	if l := m.leases[0]; len(l.retries) > 0 || len(l.failures) > 0 {
+		t.Errorf("the pool was told %v, %v", l.retries, l.failures)
+	}
+	if rec := g.record(t); rec.Outcome != GatewayError || !strings.Contains(rec.Error, syscall.EMFILE.Error()) {
+		t.Errorf("record: %+v", rec)
+	}
+	g.settled(t)
 }
