@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -14,73 +15,97 @@ import (
 // URL. Leases on servers that are no longer there go on to their end.
 //
 // Policy and threshold change only if the configuration of them did: otherwise
-// what an operator set at run time would not outlast a reload. LiveFor, IdleFor
-// and MaxConversations are for new pools.
+// what an operator set at run time would not outlast a reload.
 func (p *Pool) configure(o Options) (changes []string, err error) {
 	o.fill()
 	p.mu.Lock()
 	defer p.unlock()
-	now := time.Now()
-	change := func(format string, args ...any) {
-		changes = append(changes, fmt.Sprintf("model %q: ", p.name)+fmt.Sprintf(format, args...))
+	servers, err := p.serversOf(o)
+	if err != nil {
+		return nil, err
 	}
 	old := p.configured
 	p.configured = o
+	change := func(format string, args ...any) {
+		changes = append(changes, fmt.Sprintf("model %q: ", p.name)+fmt.Sprintf(format, args...))
+	}
 
+	var errs []error
 	if !slices.Equal(o.Aliases, old.Aliases) {
 		change("aliases %q", o.Aliases)
 	}
 	if o.Policy != old.Policy {
 		change("policy %s", o.Policy)
-		if err := p.setPolicy(o.Policy); err != nil {
-			return nil, err
-		}
+		errs = append(errs, p.setPolicy(o.Policy))
 	}
 	if o.SpillThreshold != old.SpillThreshold {
-		change("spill threshold %s", thresholdText(o.SpillThreshold))
-		if err := p.setSpillThreshold(o.SpillThreshold); err != nil {
-			return nil, err
-		}
+		change("spill threshold %s", orWord(o.SpillThreshold, "auto"))
+		errs = append(errs, p.setSpillThreshold(o.SpillThreshold))
+	}
+	if o.LiveFor != old.LiveFor || o.IdleFor != old.IdleFor || o.MaxConversations != old.MaxConversations {
+		change("conversations are live for %v and kept for %v", o.LiveFor, o.IdleFor)
+		errs = append(errs, p.setRetention(o))
 	}
 
-	before := p.servers
-	p.servers = nil
-	for _, n := range o.Servers {
-		base, err := engine.ParseBase(n.URL)
-		if err != nil {
-			return nil, err
+	former := p.servers
+	p.servers = servers
+	for i, s := range servers {
+		key, ranks := o.Servers[i].Key, o.Servers[i].Ranks
+		switch {
+		case !slices.Contains(former, s):
+			change("engine %s added", s.base)
+		case s.key != key:
+			change("another API key for engine %s", s.base)
 		}
-		at := slices.IndexFunc(before, func(s *server) bool { return *s.base == *base })
-		if at < 0 {
-			change("engine %s added", base)
-			p.servers = append(p.servers, newServer(base, n))
-			continue
+		if s.stated != ranks {
+			change("ranks of engine %s: %s", s.base, orWord(ranks, "as many as it has"))
 		}
-		s := before[at]
-		if s.key != n.Key {
-			change("another API key for engine %s", base)
-		}
-		if s.stated != n.Ranks {
-			change("ranks of engine %s: %s", base, ranksText(n.Ranks))
-		}
-		s.key, s.stated = n.Key, n.Ranks
-		p.servers = append(p.servers, s)
+		s.key, s.stated = key, ranks
 	}
-	for _, s := range before {
-		if !slices.Contains(p.servers, s) {
+	for _, s := range former {
+		if !slices.Contains(servers, s) {
 			change("engine %s removed", s.base)
 		}
 	}
-
+	if len(changes) == 0 && !slices.Equal(servers, former) {
+		change("engines in another order")
+	}
+	now := time.Now()
 	if o.ServedName != old.ServedName {
-		change("served name %q", o.ServedName)
+		change("served name %s", orWord(o.ServedName, "as the engines say"))
 		p.served, p.root, p.found = o.ServedName, "", time.Time{}
 	}
-	for _, s := range p.servers {
+	for _, s := range servers {
 		p.recognise(now, s)
 	}
 	p.settle(now)
-	return changes, nil
+	return changes, errors.Join(errs...)
+}
+
+// serversOf are the servers of a configuration: those that the pool has, and new
+// ones. Callers hold mu.
+func (p *Pool) serversOf(o Options) ([]*server, error) {
+	var list []*server
+	for _, configured := range o.Servers {
+		base, err := engine.ParseBase(configured.URL)
+		if err != nil {
+			return nil, err
+		}
+		if i := slices.IndexFunc(p.servers, func(s *server) bool { return *s.base == *base }); i >= 0 {
+			list = append(list, p.servers[i])
+		} else {
+			list = append(list, newServer(base, configured))
+		}
+	}
+	return list, nil
+}
+
+func (p *Pool) setRetention(o Options) error {
+	p.opts.LiveFor, p.opts.IdleFor, p.opts.MaxConversations = o.LiveFor, o.IdleFor, o.MaxConversations
+	if p.core == nil {
+		return nil
+	}
+	return p.core.SetRetention(o.LiveFor, o.IdleFor, o.MaxConversations)
 }
 
 // retire refuses what waits in a pool that is no longer in the configuration.
@@ -94,16 +119,11 @@ func (p *Pool) retire() {
 	}
 }
 
-func thresholdText(n int) string {
-	if n == 0 {
-		return "auto"
+// orWord is a value for people, in whose place a word stands when it is not set.
+func orWord[T int | string](v T, word string) string {
+	var none T
+	if v == none {
+		return word
 	}
-	return fmt.Sprint(n)
-}
-
-func ranksText(n int) string {
-	if n == 0 {
-		return "as it says"
-	}
-	return fmt.Sprint(n)
+	return fmt.Sprint(v)
 }

@@ -71,6 +71,7 @@ type core interface {
 	routing.Router
 	SetPolicy(name string) error
 	SetSpillThreshold(n int) error
+	SetRetention(liveFor, idleFor time.Duration, maxConversations int) error
 	Reshape(now time.Time, replicas []routing.Replica, was []int) error
 	Release(k routing.Key) bool
 	Rehome(now time.Time, k routing.Key, replica int) error

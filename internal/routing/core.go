@@ -59,15 +59,9 @@ var _ Router = (*Core)(nil)
 // name (the message lists the known ones), on no replicas, on a server number
 // outside 0..len(Replicas)-1, or on a negative number.
 func New(o Options) (*Core, error) {
-	if o.LiveFor < 0 || o.IdleFor < 0 || o.MaxConversations < 0 {
-		return nil, fmt.Errorf("live time %v, idle time %v and %d conversations: none may be negative",
-			o.LiveFor, o.IdleFor, o.MaxConversations)
-	}
-	idleFor := orDefault(o.IdleFor, defaultIdleFor)
-	liveFor := min(orDefault(o.LiveFor, defaultLiveFor), idleFor)
-	c := &Core{
-		requests: make(map[RequestID]*request),
-		homes:    newTable(len(o.Replicas), liveFor, idleFor, orDefault(o.MaxConversations, defaultMaxConversations)),
+	c := &Core{requests: make(map[RequestID]*request), homes: newTable(len(o.Replicas))}
+	if err := c.SetRetention(o.LiveFor, o.IdleFor, o.MaxConversations); err != nil {
+		return nil, err
 	}
 	if err := checkReplicas(o.Replicas); err != nil {
 		return nil, err
@@ -96,6 +90,20 @@ func (c *Core) SetPolicy(name string) error {
 		return err
 	}
 	c.policy, c.policyName = p, name
+	return nil
+}
+
+// SetRetention changes how long and how many conversations are kept, as LiveFor,
+// IdleFor and MaxConversations of Options do. It fails on a negative value.
+func (c *Core) SetRetention(liveFor, idleFor time.Duration, maxConversations int) error {
+	if liveFor < 0 || idleFor < 0 || maxConversations < 0 {
+		return fmt.Errorf("live time %v, idle time %v and %d conversations: none may be negative",
+			liveFor, idleFor, maxConversations)
+	}
+	t := &c.homes
+	t.idleFor = orDefault(idleFor, defaultIdleFor)
+	t.liveFor = min(orDefault(liveFor, defaultLiveFor), t.idleFor)
+	t.max = orDefault(maxConversations, defaultMaxConversations)
 	return nil
 }
 

@@ -50,11 +50,8 @@ type table struct {
 	max              int
 }
 
-func newTable(replicas int, liveFor, idleFor time.Duration, max int) table {
-	return table{
-		byKey: make(map[Key]row), held: make([]contents, replicas+1),
-		liveFor: liveFor, idleFor: idleFor, max: max,
-	}
+func newTable(replicas int) table {
+	return table{byKey: make(map[Key]row), held: make([]contents, replicas+1)}
 }
 
 // contents is what the live conversations of one home hold.

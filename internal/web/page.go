@@ -29,7 +29,7 @@ type page struct {
 }
 
 func (h *Handler) page(title string) page {
-	return page{Title: title, Now: h.o.Now().UTC(), Version: h.version(), Started: h.started.UTC(), Warnings: h.o.Warnings}
+	return page{Title: title, Now: h.o.Now().UTC(), Version: h.version(), Started: h.started.UTC(), Warnings: h.o.Warnings()}
 }
 
 // Stamp is a time for the datetime attribute.

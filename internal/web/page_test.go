@@ -218,7 +218,7 @@ func TestOverview(t *testing.T) {
 	p, q := box(), box()
 	q.view.Name, q.view.Replicas[0].State, q.view.Replicas[1].State = "other", routing.Down, routing.Stuck
 	page := get(t, newHandler(t, nil, []Pool{p, q}, func(o *Options) {
-		o.Warnings = []string{"Clients need no key."}
+		o.Warnings = func() []string { return []string{"Clients need no key."} }
 		o.DefaultAlias = "claude-*"
 	}), "/")
 	for _, want := range []string{
@@ -260,7 +260,9 @@ func TestHostileNames(t *testing.T) {
 	p.view.Servers[0].Blind = []string{evil}
 	p.view.Replicas[0].URL = evil
 	p.receipts[0].Conversation, p.receipts[0].Decision.Reason, p.receipts[2].Decision.Why = evil, evil, evil
-	h := newHandler(t, table, []Pool{p}, func(o *Options) { o.Warnings, o.Version, o.DefaultAlias = []string{evil}, evil, evil })
+	h := newHandler(t, table, []Pool{p}, func(o *Options) {
+		o.Warnings, o.Version, o.DefaultAlias = func() []string { return []string{evil} }, evil, evil
+	})
 	for _, path := range []string{"/", "/models/" + strings.ReplaceAll(strings.ReplaceAll(strings.ReplaceAll(strings.ReplaceAll(evil, "/", "%2F"), `"`, "%22"), "<", "%3C"), ">", "%3E")} {
 		page := get(t, h, path)
 		if strings.Contains(page, "<script>alert") || strings.Contains(page, `""><`) {

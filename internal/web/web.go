@@ -38,8 +38,9 @@ type Options struct {
 	// DefaultAlias is the alias that the only model has by default, as the page
 	// says; empty when there is none.
 	DefaultAlias string
-	// Warnings stand on every page.
-	Warnings []string
+	// Warnings stand on every page and behind what /readyz says. Nil means that
+	// there are none.
+	Warnings func() []string
 	// Ready says why the gateway takes no requests, as when it stops. Nil means
 	// that only the replicas matter.
 	Ready func() error
@@ -80,6 +81,9 @@ func New(o Options) (*Handler, error) {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Warnings == nil {
+		o.Warnings = func() []string { return nil }
 	}
 	pages, err := parsePages()
 	if err != nil {
@@ -166,16 +170,19 @@ func (h *Handler) healthz(w http.ResponseWriter, r *http.Request) {
 
 // readyz is 200 when at least one replica of each model is ready.
 func (h *Handler) readyz(w http.ResponseWriter, r *http.Request) {
+	status, text := h.readiness()
+	writeText(w, status, strings.Join(append([]string{text}, h.o.Warnings()...), "\n")+"\n")
+}
+
+func (h *Handler) readiness() (status int, text string) {
 	if h.o.Ready != nil {
 		if err := h.o.Ready(); err != nil {
-			writeText(w, http.StatusServiceUnavailable, err.Error()+"\n")
-			return
+			return http.StatusServiceUnavailable, err.Error()
 		}
 	}
 	pools := h.o.Pools()
 	if len(pools) == 0 {
-		writeText(w, http.StatusServiceUnavailable, "no model is known yet\n")
-		return
+		return http.StatusServiceUnavailable, "no model is known yet"
 	}
 	var missing []string
 	for _, p := range pools {
@@ -184,10 +191,9 @@ func (h *Handler) readyz(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if len(missing) > 0 {
-		writeText(w, http.StatusServiceUnavailable, "no replica is ready: "+strings.Join(missing, ", ")+"\n")
-		return
+		return http.StatusServiceUnavailable, "no replica is ready: " + strings.Join(missing, ", ")
 	}
-	writeText(w, http.StatusOK, "ready\n")
+	return http.StatusOK, "ready"
 }
 
 func writeText(w http.ResponseWriter, status int, text string) {
