@@ -66,10 +66,11 @@ type Metrics struct {
 	requests, prompt, completion, spills, moves *prometheus.CounterVec
 	ttfb, duration                              *prometheus.HistogramVec
 
+	mu sync.Mutex
+	// The rest is guarded by mu.
 	models, replicas, reasons, outcomes, whys bounded
-
-	mu     sync.Mutex
-	tokens map[string]Tokens // by model; guarded by mu
+	found                                     map[labels]*series
+	tokens                                    map[string]Tokens // by model
 }
 
 // Tokens are a model's tokens since the start.
@@ -124,6 +125,7 @@ func NewMetrics(o Options) (*Metrics, error) {
 		reasons:  bounded{most: 32},
 		outcomes: bounded{most: 16},
 		whys:     bounded{most: 32},
+		found:    map[labels]*series{},
 		tokens:   map[string]Tokens{},
 	}
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "warden_build_info", Help: "The build, as labels; always 1."},
@@ -141,21 +143,64 @@ func NewMetrics(o Options) (*Metrics, error) {
 
 // Observe counts a finished request.
 func (m *Metrics) Observe(r Request) {
-	model, replica := m.models.label(r.Model), m.replicas.label(r.Replica)
-	m.requests.WithLabelValues(model, replica, m.reasons.label(r.Reason), m.outcomes.label(r.Outcome)).Inc()
-	switch r.Reason {
-	case "spilled":
-		m.spills.WithLabelValues(model, replica, m.whys.label(r.Why)).Inc()
-	case "moved":
-		m.moves.WithLabelValues(model, replica, m.whys.label(r.Why)).Inc()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.of(labels{r.Model, r.Replica, r.Reason, r.Why, r.Outcome})
+	s.requests.Inc()
+	if s.elsewhere != nil {
+		s.elsewhere.Inc()
 	}
 	if r.TTFB > 0 {
-		m.ttfb.WithLabelValues(model).Observe(r.TTFB.Seconds())
+		if s.ttfb == nil {
+			s.ttfb = m.ttfb.WithLabelValues(s.model)
+		}
+		s.ttfb.Observe(r.TTFB.Seconds())
 	}
-	m.duration.WithLabelValues(model).Observe(r.Duration.Seconds())
+	s.duration.Observe(r.Duration.Seconds())
 	if r.Known {
-		m.count(model, replica, split(r))
+		m.count(s, split(r))
 	}
+}
+
+// labels are what tells the series of two requests apart.
+type labels struct{ model, replica, reason, why, outcome string }
+
+// series are the metrics of requests with the same labels, found once: to find
+// them costs ten times what counting costs.
+type series struct {
+	model, replica      string
+	requests, elsewhere prometheus.Counter // elsewhere: of spills or moves, nil for other reasons
+	duration            prometheus.Observer
+	// Those are made when they have something to show.
+	ttfb       prometheus.Observer
+	prompt     [3]prometheus.Counter // cached, computed, unmeasured
+	completion prometheus.Counter
+}
+
+// mostSeries bounds what is kept found; a gateway has some hundred.
+const mostSeries = 4096
+
+// of finds the series of a request. Callers hold mu.
+func (m *Metrics) of(l labels) *series {
+	if s := m.found[l]; s != nil {
+		return s
+	}
+	model, replica := m.models.label(l.model), m.replicas.label(l.replica)
+	s := &series{
+		model: model, replica: replica,
+		requests: m.requests.WithLabelValues(model, replica, m.reasons.label(l.reason), m.outcomes.label(l.outcome)),
+		duration: m.duration.WithLabelValues(model),
+	}
+	switch l.reason {
+	case "spilled":
+		s.elsewhere = m.spills.WithLabelValues(model, replica, m.whys.label(l.why))
+	case "moved":
+		s.elsewhere = m.moves.WithLabelValues(model, replica, m.whys.label(l.why))
+	}
+	if len(m.found) < mostSeries {
+		m.found[l] = s
+	}
+	return s
 }
 
 // split parts a request's tokens by their source. An engine's nonsense (below
@@ -172,21 +217,28 @@ func split(r Request) Tokens {
 	return t
 }
 
-func (m *Metrics) count(model, replica string, t Tokens) {
-	for source, n := range map[string]int64{"cached": t.Cached, "computed": t.Computed, "unmeasured": t.Unmeasured} {
-		if n > 0 {
-			m.prompt.WithLabelValues(model, replica, source).Add(float64(n))
+// count adds a request's tokens. Callers hold mu.
+func (m *Metrics) count(s *series, t Tokens) {
+	for i, n := range [3]int64{t.Cached, t.Computed, t.Unmeasured} {
+		if n == 0 {
+			continue
 		}
+		if s.prompt[i] == nil {
+			source := [3]string{"cached", "computed", "unmeasured"}[i]
+			s.prompt[i] = m.prompt.WithLabelValues(s.model, s.replica, source)
+		}
+		s.prompt[i].Add(float64(n))
 	}
-	m.completion.WithLabelValues(model, replica).Add(float64(t.Completion))
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	sum := m.tokens[model]
+	if s.completion == nil {
+		s.completion = m.completion.WithLabelValues(s.model, s.replica)
+	}
+	s.completion.Add(float64(t.Completion))
+	sum := m.tokens[s.model]
 	sum.Cached += t.Cached
 	sum.Computed += t.Computed
 	sum.Unmeasured += t.Unmeasured
 	sum.Completion += t.Completion
-	m.tokens[model] = sum
+	m.tokens[s.model] = sum
 }
 
 // Tokens tells a model's tokens since the start.
@@ -197,11 +249,11 @@ func (m *Metrics) Tokens(model string) Tokens {
 }
 
 // bounded keeps the number of values of a label small, whatever comes in: the
-// first ones keep their names, all others share "other".
+// first ones keep their names, all others share "other". Not safe for concurrent
+// use.
 type bounded struct {
 	most int
-	mu   sync.Mutex
-	seen map[string]struct{} // guarded by mu
+	seen map[string]struct{}
 }
 
 // label is the value to use; what is empty has the value "none", since a label
@@ -211,8 +263,6 @@ func (b *bounded) label(v string) string {
 		return "none"
 	}
 	v = valid(v)
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if _, ok := b.seen[v]; ok {
 		return v
 	}
