@@ -183,6 +183,23 @@ func TestAbortedAnswersAreAsLongAsTheyGot(t *testing.T) {
 	}
 }
 
+func TestAbortedResponsesStreamEndsWithWhatItSaid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := serve(t, recorded(t))
+		n.fail(t, "stop@120ms")
+		got := n.ask(post("/v1/responses", `{"stream": true, "input": "a"}`), time.Minute)
+		var said string
+		for _, delta := range regexp.MustCompile(`"delta":"([^"]*)"`).FindAllStringSubmatch(got, -1) {
+			said += delta[1]
+		}
+		ends := strings.Count(got, `"text":"`+said+`"`)
+		if !strings.Contains(got, `"status":"completed","text":null`) || len(said) < 40 || len(said) > 60 || ends != 4 {
+			t.Errorf("%q is said, and repeated in %d of 4 ends: %s", said, ends, got)
+		}
+	})
+}
+
 func TestShellOfADeadEngineAsRecorded(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join("testdata", "engine-death.txt"))

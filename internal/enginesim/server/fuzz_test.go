@@ -33,6 +33,7 @@ func FuzzBodies(f *testing.F) {
 	f.Add("/tokenize", `{"messages": [{"role": "user"}]}`)
 	f.Add("/detokenize", `{"tokens": [1, 300, -1]}`)
 	f.Add("/v1/messages/count_tokens", `{"model": "tiny", "messages": [{"role": "user", "content": [{}]}]}`)
+	f.Add("/sim/fail", `{"kind": "cut", "at": "1s", "after": 3, "reused": true}`)
 	o := Options{Replicas: 2, Models: []string{"tiny"}, Speed: maxSpeed, AnswerTokens: 3}
 	o.Params = fastPreset(f)
 	s, err := New(o)
