@@ -71,8 +71,8 @@ func TestOnlyTheLastStepDrains(t *testing.T) {
 	if diff := cmp.Diff(map[End]int{Finished: 18}, ends(all[1])); diff != "" {
 		t.Errorf("last step (-want +got):\n%s", diff)
 	}
-	if f.now != 26*sec+36*sec || all[1].Length != 26*sec {
-		t.Errorf("ended at %v with a length of %v; want 62s and 26s", f.now, all[1].Length)
+	if f.now != 26*sec+36*sec+2*settle || all[1].Length != 26*sec {
+		t.Errorf("ended at %v with a length of %v; want 66s and 26s", f.now, all[1].Length)
 	}
 
 	all = observe(t, Protocol{Sessions: []int{1, 2}, Step: 26 * sec, Drain: 5 * sec, DrainAll: true}, w, newFake(4*sec))
@@ -93,7 +93,7 @@ func TestThinkTimeAndAgents(t *testing.T) {
 	}
 	var got []sent
 	for i, r := range f.starts {
-		got = append(got, sent{f.sentAt[i], r.Session, r.Parent})
+		got = append(got, sent{f.sentAt[i] - settle, r.Session, r.Parent})
 	}
 	want := []sent{
 		{0, 0, 0}, {0, 7, 0}, // the first turn and the request beside it
@@ -127,8 +127,8 @@ func TestFailedTurnEndsItsSession(t *testing.T) {
 	if len(o.Ended) != 2 {
 		t.Errorf("%d sessions ended, want 2", len(o.Ended))
 	}
-	if f.sentAt[1] != 11*sec {
-		t.Errorf("the next session began at %v, want a second of rest after the failure at 10s", f.sentAt[1])
+	if got := f.sentAt[1] - f.sentAt[0]; got != 11*sec {
+		t.Errorf("the next session began after %v, want a second of rest after a failure at 10s", got)
 	}
 }
 
@@ -162,7 +162,7 @@ func (r recorder) Session(p Place) (Session, bool) {
 func TestInterruptHandsOverWhatThereIs(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := newFake(4 * sec)
-	f.After(10*sec, cancel)
+	f.After(settle+10*sec, cancel)
 	var all []Observation
 	err := Protocol{Arms: []string{"a", "b"}, Sessions: []int{1, 2}, Step: 30 * sec, Drain: 30 * sec}.
 		Run(ctx, 1, PublishedWorkload(), f, func(o Observation) { all = append(all, o) })

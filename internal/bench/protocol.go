@@ -42,6 +42,11 @@ func PublishedProtocol() Protocol {
 	}
 }
 
+// settle is how long a system is left alone before each step: engines take a
+// moment to drop what was cut, and the gateway to hear of it. Nothing of it is
+// measured.
+const settle = 2 * time.Second
+
 // Validate reports the first setting that makes no sense.
 func (p Protocol) Validate() error {
 	switch {
@@ -126,7 +131,9 @@ func (p Protocol) Run(ctx context.Context, seed uint64, w Workload, s System, ea
 		}
 		for step := range p.Sessions {
 			o, err := p.step(ctx, seed, arm, step, w, s)
-			each(o)
+			if o.Length > 0 {
+				each(o)
+			}
 			if err != nil {
 				return err
 			}
@@ -140,6 +147,9 @@ func (p Protocol) step(ctx context.Context, seed uint64, arm, step int, w Worklo
 	place := Place{Seed: seed, Arm: arm, Step: step}
 	if p.Fresh {
 		place.Draw = arm
+	}
+	if err := s.Run(ctx, s.Now()+settle, func() bool { return false }); err != nil {
+		return Observation{}, err
 	}
 	before, start := s.Counters(), s.Now()
 	l := newLoad(s, w, place, p.Sessions[step])
