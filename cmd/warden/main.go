@@ -95,7 +95,10 @@ type serveCommand struct {
 }
 
 func (c serveCommand) Run(ctx context.Context, io app.IO) error {
-	return app.Serve(ctx, io, app.ServeOptions(c))
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, syscall.SIGHUP)
+	defer signal.Stop(reload)
+	return app.Serve(ctx, io, app.ServeOptions(c), reload)
 }
 
 type demoCommand struct {

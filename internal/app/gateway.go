@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +37,9 @@ type Gateway struct {
 	background context.CancelFunc // of what Start began
 	running    sync.WaitGroup
 	failed     chan error // of the listeners
+
+	mu      sync.Mutex
+	reloads reloads // guarded by mu
 }
 
 // NewGateway joins the parts of a gateway; nothing runs before Start. The
@@ -105,7 +109,7 @@ func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
 		Version:       v,
 		Hosts:         cfg.Admin.Hosts,
 		DefaultAlias:  config.DefaultAlias,
-		Warnings:      warnings(cfg),
+		Warnings:      g.warnings,
 		Ready:         g.ready,
 		Unassigned:    g.models.Unassigned,
 		Tokens: func(model string) web.Tokens {
@@ -147,8 +151,8 @@ func poolOptions(cfg *config.Config, log *slog.Logger) ([]pool.Options, error) {
 	return all, nil
 }
 
-// warnings are what an operator should see on every page and in the log.
-func warnings(cfg *config.Config) []string {
+// openListeners are warnings of what other machines can reach.
+func openListeners(cfg *config.Config) []string {
 	var all []string
 	if !config.Loopback(cfg.Listen) {
 		all = append(all, fmt.Sprintf("The client listener on %s is open to the network and asks for no key.", cfg.Listen))
@@ -205,7 +209,7 @@ func (g *Gateway) Start() error {
 		return fmt.Errorf("admin listener: %w; choose another address with --admin-listen", err)
 	}
 	g.clientsAddr, g.adminAddr = clients.Addr(), admin.Addr()
-	for _, w := range warnings(g.cfg) {
+	for _, w := range openListeners(g.cfg) {
 		g.log.Warn(w)
 	}
 
@@ -267,16 +271,21 @@ func (g *Gateway) Stop() error {
 	return err
 }
 
-// run serves until ctx ends or a listener fails.
-func (g *Gateway) run(ctx context.Context) error {
+// run serves until ctx ends or a listener fails, and reads the configuration anew
+// for each value of reload.
+func (g *Gateway) run(ctx context.Context, reload <-chan os.Signal, read func() (*config.Config, error)) error {
 	if err := g.Start(); err != nil {
 		return err
 	}
-	var failed error
-	select {
-	case <-ctx.Done():
-		g.log.Info("stopping", "open_answers_have", g.cfg.StopTimeout.String())
-	case failed = <-g.failed:
+	for {
+		select {
+		case <-reload:
+			_ = g.Reload(ctx, read) // which tells of an error itself
+		case <-ctx.Done():
+			g.log.Info("stopping", "open_answers_have", g.cfg.StopTimeout.String())
+			return g.Stop()
+		case failed := <-g.failed:
+			return errors.Join(failed, g.Stop())
+		}
 	}
-	return errors.Join(failed, g.Stop())
 }

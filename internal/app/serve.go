@@ -2,7 +2,9 @@ package app
 
 import (
 	"context"
+	"os"
 
+	"lmwarden/internal/config"
 	"lmwarden/internal/telemetry"
 )
 
@@ -20,8 +22,9 @@ type ServeOptions struct {
 	LogFormat   string
 }
 
-// Serve runs the gateway until ctx ends.
-func Serve(ctx context.Context, io IO, o ServeOptions) error {
+// Serve runs the gateway until ctx ends. Each value of reload makes it read its
+// configuration file again.
+func Serve(ctx context.Context, io IO, o ServeOptions, reload <-chan os.Signal) error {
 	cfg, err := configure(o)
 	if err != nil {
 		return err
@@ -34,5 +37,5 @@ func Serve(ctx context.Context, io IO, o ServeOptions) error {
 	if err != nil {
 		return err
 	}
-	return g.run(ctx)
+	return g.run(ctx, reload, func() (*config.Config, error) { return configure(o) })
 }

@@ -1,0 +1,102 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"lmwarden/internal/config"
+)
+
+// reloads is what came of the configurations that a running gateway was given.
+// Guarded by Gateway.mu.
+type reloads struct {
+	failed  error    // of the last one, nil when it was taken
+	waiting []string // keys of the last one that is in force that wait for a restart
+}
+
+// Reload reads a configuration and puts its models in force without a break:
+// conversations, counts and open requests stay. What else it changes waits for a
+// restart, which the log and the pages say. A configuration that cannot be read
+// or put in force changes nothing; that is logged, shown, and returned.
+func (g *Gateway) Reload(ctx context.Context, read func() (*config.Config, error)) error {
+	changes, waiting, err := g.reload(ctx, read)
+	if err != nil {
+		g.log.Error("configuration not reloaded: the former one stays in force", "error", err.Error())
+	} else {
+		g.log.Info("configuration reloaded", "changes", orNone(changes))
+		if len(waiting) > 0 {
+			g.log.Warn("part of the configuration waits for a restart", "keys", strings.Join(waiting, ", "))
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.reloads.failed = err
+	if err == nil {
+		g.reloads.waiting = waiting
+	}
+	return err
+}
+
+func (g *Gateway) reload(ctx context.Context, read func() (*config.Config, error)) (changes, waiting []string, err error) {
+	cfg, err := read()
+	if err != nil {
+		return nil, nil, err
+	}
+	models, err := poolOptions(cfg, g.log)
+	if err != nil {
+		return nil, nil, err
+	}
+	if changes, err = g.models.Reconfigure(ctx, models); err != nil {
+		return nil, nil, err
+	}
+	return changes, needRestart(g.cfg, cfg), nil
+}
+
+// atOnce are the keys that a reload puts in force. All others are read once, when
+// the process starts.
+var atOnce = []string{"models", "timeouts.stuck"}
+
+// needRestart lists the keys whose values differ and wait for a restart.
+func needRestart(was, is *config.Config) []string {
+	return differing("", reflect.ValueOf(*was), reflect.ValueOf(*is))
+}
+
+func differing(prefix string, was, is reflect.Value) (keys []string) {
+	for i := range was.NumField() {
+		field := was.Type().Field(i)
+		name, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		key := prefix + name
+		switch {
+		case !field.IsExported() || slices.Contains(atOnce, key):
+		case field.Type.Kind() == reflect.Struct:
+			keys = append(keys, differing(key+".", was.Field(i), is.Field(i))...)
+		case !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()):
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// warnings are what an operator should see on every page.
+func (g *Gateway) warnings() []string {
+	all := openListeners(g.cfg)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.reloads.failed; err != nil {
+		all = append(all, fmt.Sprintf("The configuration was not reloaded, the former one stays in force: %v", err))
+	}
+	if keys := g.reloads.waiting; len(keys) > 0 {
+		all = append(all, fmt.Sprintf("Changed in the configuration, but in force only after a restart: %s.", strings.Join(keys, ", ")))
+	}
+	return all
+}
+
+func orNone(changes []string) string {
+	if len(changes) == 0 {
+		return "none"
+	}
+	return strings.Join(changes, "; ")
+}
