@@ -2,33 +2,45 @@ package session
 
 import (
 	"fmt"
+	"net/http"
+	"runtime"
 	"testing"
 	"time"
 
 	"lmwarden/internal/llmapi"
 )
 
+const million = 1_000_000
+
 // A turn of Claude Code with 200 messages of history, and one of a client that
-// sends no ids.
+// sends no ids, of any of a million conversations. The budget is 3 µs.
 func BenchmarkTurn(b *testing.B) {
-	headers := map[string][]string{
-		"with id": {"X-Claude-Code-Session-Id", uuid1, "User-Agent", "claude-cli/2.1.332 (external, cli)"},
-		"no id":   {"User-Agent", "QwenCode/0.24.4 (linux; x64)"},
+	tab := filled(b, million, 1)
+	words := []string{"u:"}
+	for i := range 100 {
+		words = append(words, fmt.Sprint("a:", i), fmt.Sprint("u:", i))
 	}
-	for name, pairs := range headers {
-		b.Run(name, func(b *testing.B) {
-			tab := table(b, Options{})
-			words := []string{"u:hello"}
-			for i := range 100 {
-				words = append(words, fmt.Sprint("a:", i), fmt.Sprint("u:", i))
+	f := chat(words...)
+	for name, agent := range map[string]string{
+		"with id": "claude-cli/2.1.332 (external, cli)",
+		"no id":   "QwenCode/0.24.4 (linux; x64)",
+	} {
+		headers := make([]http.Header, 10_007) // spread over the table
+		for i := range headers {
+			headers[i] = head("User-Agent", agent)
+			if name == "with id" {
+				headers[i].Set("X-Session-Id", fmt.Sprint("session-", i*99))
 			}
-			h, f := head(pairs...), chat(words...)
+		}
+		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := range b.N {
-				now := start.Add(time.Duration(i) * time.Millisecond)
+				k := i * 31 % len(headers)
+				now := start.Add(time.Duration(i) * time.Microsecond)
+				f.Messages[0].Hash = uint64(k * 99)
 				f.Messages[len(f.Messages)-1].Hash = uint64(i) // another question each time
-				id := tab.Identify(now, Request{Model: "m", Header: h, Facts: f})
-				tab.Begin(now, id, "m").End(now, llmapi.Usage{})
+				id := tab.Identify(now, Request{Model: "qwen3-4b-dp4", Header: headers[k], Facts: f})
+				tab.Begin(now, id, "qwen3-4b-dp4").End(now, llmapi.Usage{})
 			}
 		})
 	}
@@ -36,7 +48,7 @@ func BenchmarkTurn(b *testing.B) {
 
 // A first turn in a full table: one row comes, one goes.
 func BenchmarkNewConversation(b *testing.B) {
-	tab := filled(b, 100_000)
+	tab := filled(b, 100_000, 8)
 	b.ReportAllocs()
 	b.ResetTimer()
 	for i := range b.N {
@@ -46,10 +58,14 @@ func BenchmarkNewConversation(b *testing.B) {
 	}
 }
 
-// filled is a full table of n conversations with 8 turns each.
-func filled(b *testing.B, n int) *Table {
+// filled is a full table of n conversations with so many turns each.
+func filled(b testing.TB, n, turns int) *Table {
 	tab := table(b, Options{MaxConversations: n})
-	f := chat("u:", "a:1", "u:1", "a:2", "u:2", "a:3", "u:3", "a:4", "u:4", "a:5", "u:5", "a:6", "u:6", "a:7", "u:7")
+	words := []string{"u:"}
+	for i := 1; i < turns; i++ {
+		words = append(words, fmt.Sprint("a:", i), fmt.Sprint("u:", i))
+	}
+	f := chat(words...)
 	for i := range n {
 		g := *f
 		g.Messages = append([]llmapi.Message(nil), f.Messages...)
@@ -64,7 +80,7 @@ func filled(b *testing.B, n int) *Table {
 }
 
 func BenchmarkSave100k(b *testing.B) {
-	tab := filled(b, 100_000)
+	tab := filled(b, 100_000, 8)
 	var n int64
 	for b.Loop() {
 		w := &sized{}
@@ -77,7 +93,7 @@ func BenchmarkSave100k(b *testing.B) {
 }
 
 func BenchmarkList100k(b *testing.B) {
-	tab := filled(b, 100_000)
+	tab := filled(b, 100_000, 8)
 	for b.Loop() {
 		if _, _, err := tab.Conversations(Query{}); err != nil {
 			b.Fatal(err)
@@ -88,3 +104,21 @@ func BenchmarkList100k(b *testing.B) {
 type sized struct{ n int64 }
 
 func (s *sized) Write(b []byte) (int, error) { s.n += int64(len(b)); return len(b), nil }
+
+func TestAConversationTakesAtMost400Bytes(t *testing.T) {
+	const n = 20_000
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	tab := filled(t, n, 10)
+	if each := (heap() - before) / n; each > 400 {
+		t.Errorf("%d bytes per conversation", each)
+	} else {
+		t.Logf("%d bytes per conversation", each)
+	}
+	runtime.KeepAlive(tab)
+}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cespare/xxhash/v2"
+
 	"lmwarden/internal/llmapi"
 )
 
@@ -24,7 +26,7 @@ func chat(messages ...string) *llmapi.Facts {
 	f := &llmapi.Facts{Route: llmapi.RouteChat, Tools: 1, SystemHash: 7, SystemHead: 7, TextBytes: 9000}
 	answered := false
 	for _, text := range messages {
-		m := llmapi.Message{Hash: responseSum(text)}
+		m := llmapi.Message{Hash: xxhash.Sum64String(text)}
 		switch text[0] {
 		case 'u':
 			m.Role = llmapi.RoleUser

@@ -1,10 +1,7 @@
 package session
 
 import (
-	"encoding/binary"
 	"iter"
-
-	"github.com/cespare/xxhash/v2"
 
 	"lmwarden/internal/llmapi"
 )
@@ -93,13 +90,11 @@ func (h *history) marks() iter.Seq[mark] {
 	}
 }
 
-// mix chains a hash to another. Its result is never 0, which stands for none.
+// mix chains a hash to another, with the finaliser of MurmurHash3: a long history
+// has many of them. Its result is never 0, which stands for none.
 func mix(a, b uint64) uint64 {
-	var buf [16]byte
-	binary.LittleEndian.PutUint64(buf[:8], a)
-	binary.LittleEndian.PutUint64(buf[8:], b)
-	if sum := xxhash.Sum64(buf[:]); sum != 0 {
-		return sum
-	}
-	return 1
+	h := a*0x9e3779b97f4a7c15 + b
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	return max(h^h>>33, 1)
 }

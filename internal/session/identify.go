@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unique"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -88,9 +89,9 @@ func (t *Table) Identify(now time.Time, r Request) Identity {
 		id.New = true
 		id.Extends = t.extended(at)
 		known = t.add(c.key, scope, at.now)
-		known.model, known.source, known.client, known.parent = intern(r.Model), intern(c.source), intern(id.Client), c.parent
+		known.origin, known.parent = unique.Make(origin{r.Model, c.source, id.Client}), c.parent
 	} else {
-		id.Source, id.Parent = known.source, known.parent
+		id.Source, id.Parent = known.origin.Value().source, known.parent
 	}
 	known.tools = known.tools || f.Tools > 0
 	t.learn(at, known)
@@ -151,7 +152,7 @@ type place struct {
 // named by its diverging answer, so that the two do not pull each other about.
 func (t *Table) byContent(at place, r *Request, f *llmapi.Facts) claim {
 	if response := usable(f.IDs.PreviousResponseID); response != "" {
-		if row := t.at(at, responseSum(response)); row != nil {
+		if row := t.at(at, responseSum(at.scope, response)); row != nil {
 			return claim{source: "previous_response_id", key: row.key}
 		}
 	}
@@ -215,7 +216,9 @@ func scopeOf(tenant, model string) uint64 {
 }
 
 // responseSum is the chain's node for an answer that the engine keeps.
-func responseSum(response string) uint64 { return mix(1, xxhash.Sum64String(response)) }
+func responseSum(scope uint64, response string) uint64 {
+	return mix(scope, xxhash.Sum64String(response))
+}
 
 func sumString(sum uint64) string {
 	var b [8]byte

@@ -85,7 +85,7 @@ func (t *Table) Conversations(q Query) (page []Conversation, next string, err er
 		}
 	}
 	t.walk(func(r *row) {
-		if q.Model != "" && r.model != q.Model {
+		if q.Model != "" && r.origin.Value().model != q.Model {
 			return
 		}
 		l := listed{value(r), Conversation{Key: r.key}}
@@ -154,8 +154,9 @@ func (t *Table) walk(each func(*row)) {
 }
 
 func (r *row) copy() Conversation {
+	o := r.origin.Value()
 	return Conversation{
-		Key: r.key, Name: r.key.Name(), Model: r.model, Source: r.source, Client: r.client, Parent: r.parent,
+		Key: r.key, Name: r.key.Name(), Model: o.model, Source: o.source, Client: o.client, Parent: r.parent,
 		FirstSeen: time.UnixMilli(r.first).UTC(), LastSeen: time.UnixMilli(r.last).UTC(),
 		Turns: r.turns, PromptTokens: r.prompt, CachedTokens: r.cached, CompletionTokens: r.reply, Open: r.open,
 	}

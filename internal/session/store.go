@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unique"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -127,7 +128,7 @@ func (t *Table) Load(now time.Time, r io.Reader, beside func(model string, k Key
 		if t.restore(&rec.row) {
 			loaded.Conversations++
 			if beside != nil && len(rec.beside) > 0 {
-				beside(rec.row.model, rec.row.key, rec.beside)
+				beside(rec.row.origin.Value().model, rec.row.key, rec.beside)
 			}
 		}
 	}
@@ -143,12 +144,12 @@ func (t *Table) restore(saved *row) bool {
 	}
 	links := saved.links
 	r := t.add(saved.key, saved.scope, saved.first)
-	r.parent, r.model, r.source, r.client = saved.parent, saved.model, saved.source, saved.client
+	r.parent, r.origin = saved.parent, saved.origin
 	r.last, r.turns, r.tools = saved.last, saved.turns, saved.tools
 	r.prompt, r.cached, r.reply = saved.prompt, saved.cached, saved.reply
 	for _, l := range links {
 		t.chain(r, l.sum)
-		if t.nodes[node{r.scope, l.sum}] == r {
+		if t.nodes[l.sum] == r {
 			r.link(l.sum).after = l.after
 		}
 	}
@@ -173,7 +174,7 @@ func (b *batch) full() bool { return len(b.ids) == 512 }
 func (b *batch) add(r *row) {
 	b.buf = appendRow(b.buf, r)
 	b.ends = append(b.ends, len(b.buf))
-	b.ids = append(b.ids, batchID{r.model, r.key})
+	b.ids = append(b.ids, batchID{r.origin.Value().model, r.key})
 }
 
 func (b *batch) flush(w io.Writer, beside Beside) error {
@@ -205,9 +206,10 @@ const flagTools = 1
 func appendRow(b []byte, r *row) []byte {
 	b = append(b, r.key[:]...)
 	b = append(b, r.parent[:]...)
-	b = appendBytes(b, []byte(r.model))
-	b = appendBytes(b, []byte(r.source))
-	b = appendBytes(b, []byte(r.client))
+	o := r.origin.Value()
+	for _, s := range []string{o.model, o.source, o.client} {
+		b = appendBytes(b, []byte(s))
+	}
 	var flags uint64
 	if r.tools {
 		flags |= flagTools
@@ -301,9 +303,7 @@ func parseRecord(b []byte) (*record, bool) {
 	r := &rec.row
 	copy(r.key[:], p.take(len(r.key)))
 	copy(r.parent[:], p.take(len(r.parent)))
-	r.model = intern(string(p.bytes()))
-	r.source = intern(string(p.bytes()))
-	r.client = intern(string(p.bytes()))
+	r.origin = unique.Make(origin{model: string(p.bytes()), source: string(p.bytes()), client: string(p.bytes())})
 	r.tools = p.uvarint()&flagTools != 0
 	for _, v := range []*int64{&r.first, &r.last, &r.turns, &r.prompt, &r.cached, &r.reply} {
 		*v = p.varint()

@@ -14,8 +14,8 @@ import (
 // Options are what New needs.
 type Options struct {
 	// MaxConversations bounds the table; the one that is idle longest leaves first,
-	// never one with an open request. Default 1,000,000. A conversation takes 0.3 kB
-	// after one turn and up to 0.7 kB after many.
+	// never one with an open request. Default 1,000,000. A conversation takes at
+	// most 400 bytes.
 	MaxConversations int
 	// IdleFor is how long a conversation without requests is remembered. Default 1
 	// hour.
@@ -32,19 +32,16 @@ type Table struct {
 	extractors []extractor
 
 	mu    sync.Mutex
-	rows  map[Key]*row  // guarded by mu
-	list  []*row        // guarded by mu; the same rows, for walks that let go of mu
-	nodes map[node]*row // guarded by mu; ends of requests, by the hash of their history
-	idle  row           // guarded by mu; head of the ring of rows without open requests, oldest first
-	dirty []*row        // guarded by mu; changed since they were last saved
+	rows  map[Key]*row    // guarded by mu
+	list  []*row          // guarded by mu; the same rows, for walks that let go of mu
+	nodes map[uint64]*row // guarded by mu; ends of requests, by the hash of their history
+	idle  row             // guarded by mu; head of the ring of rows without open requests, oldest first
+	dirty []*row          // guarded by mu; changed since they were last saved
 }
-
-// node is the end of a request in a chain of one tenant and model.
-type node struct{ scope, sum uint64 }
 
 // maxLinks bounds the ends that one conversation keeps in the chain: its first
 // request, to which a history that was rewound far leads back, and its newest.
-const maxLinks = 8
+const maxLinks = 4
 
 // link is a request that we know by the hash of its history, and the hash that
 // includes the answer to it, 0 until a later request shows that.
@@ -53,9 +50,9 @@ type link struct{ sum, after uint64 }
 // row is a conversation. Table.mu guards all of it.
 type row struct {
 	key, parent           Key
+	origin                unique.Handle[origin]
 	scope                 uint64 // of links
-	model, source, client string
-	first, last           int64 // Unix milliseconds
+	first, last           int64  // Unix milliseconds
 	turns                 int64
 	prompt, cached, reply int64 // tokens, or Unmeasured
 	open                  int
@@ -65,6 +62,10 @@ type row struct {
 	dirty                 int  // in Table.dirty, counted from 1; 0 when not in it
 	prev, next            *row // in Table.idle; nil while a request is open
 }
+
+// origin is what many rows have in common. It is kept once, since a row must be
+// small and must not hold on to a request's buffers.
+type origin struct{ model, source, client string }
 
 // New returns an empty table. It fails on a negative number and on a header name
 // that no client can send.
@@ -95,7 +96,7 @@ func New(o Options) (*Table, error) {
 		idleFor:    o.IdleFor,
 		extractors: extractors(o.Headers),
 		rows:       map[Key]*row{},
-		nodes:      map[node]*row{},
+		nodes:      map[uint64]*row{},
 	}
 	t.idle.prev, t.idle.next = &t.idle, &t.idle
 	return t, nil
@@ -133,7 +134,7 @@ func (t *Table) Begin(now time.Time, id Identity, model string) *Turn {
 	r := t.rows[id.Key]
 	if r == nil { // the bound took it since Identify
 		r = t.add(id.Key, 0, now.UnixMilli())
-		r.model, r.source, r.client, r.parent = intern(model), intern(id.Source), intern(id.Client), id.Parent
+		r.origin, r.parent = unique.Make(origin{model, id.Source, id.Client}), id.Parent
 	}
 	r.open++
 	r.unlink()
@@ -155,7 +156,7 @@ func (u *Turn) Responded(response string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r := t.rows[u.key]; r != nil {
-		t.chain(r, responseSum(usable(response)))
+		t.chain(r, responseSum(r.scope, usable(response)))
 		t.changed(r)
 	}
 }
@@ -227,10 +228,14 @@ func (t *Table) stale(now int64, r *row) bool {
 	return r.open == 0 && now-r.last > t.idleFor.Milliseconds()
 }
 
-// at finds the live conversation that a place in the chain belongs to.
+// at finds the live conversation that a place in the chain belongs to. It never
+// crosses the border of a tenant, even if someone makes two hashes meet.
 func (t *Table) at(p place, sum uint64) *row {
-	r := t.nodes[node{p.scope, sum}]
-	if r != nil && t.stale(p.now, r) {
+	r := t.nodes[sum]
+	if r == nil || r.scope != p.scope {
+		return nil
+	}
+	if t.stale(p.now, r) {
 		t.remove(r)
 		return nil
 	}
@@ -285,7 +290,7 @@ func (t *Table) evict(n int) {
 
 func (t *Table) remove(r *row) {
 	for _, l := range r.links {
-		delete(t.nodes, node{r.scope, l.sum})
+		delete(t.nodes, l.sum)
 	}
 	delete(t.rows, r.key)
 	// The last row moves into the gap; walks run from the end, so they meet it
@@ -301,16 +306,15 @@ func (t *Table) remove(r *row) {
 // chain gives a row an end in the chain. An end that another conversation has
 // stays there.
 func (t *Table) chain(r *row, sum uint64) {
-	n := node{r.scope, sum}
-	if t.nodes[n] != nil {
+	if t.nodes[sum] != nil {
 		return
 	}
 	if len(r.links) == maxLinks {
-		delete(t.nodes, node{r.scope, r.links[1].sum})
+		delete(t.nodes, r.links[1].sum)
 		r.links = slices.Delete(r.links, 1, 2)
 	}
 	r.links = append(r.links, link{sum: sum})
-	t.nodes[n] = r
+	t.nodes[sum] = r
 }
 
 // append puts a row at the young end of the idle ring.
@@ -343,7 +347,3 @@ func (r *row) follows(m mark) bool {
 	given := r.link(m.sum).after
 	return m.after != 0 && (given == 0 || given == m.after)
 }
-
-// intern returns the one copy of a string, since rows share few values and must
-// not hold on to a request's buffers.
-func intern(s string) string { return unique.Make(s).Value() }

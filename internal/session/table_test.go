@@ -235,7 +235,7 @@ func checkTable(t interface{ Fatalf(string, ...any) }, tab *Table) {
 			t.Fatalf("%s has %d links", r.key.Name(), len(r.links))
 		}
 		for _, l := range r.links {
-			if links++; tab.nodes[node{r.scope, l.sum}] != r {
+			if links++; tab.nodes[l.sum] != r {
 				t.Fatalf("%s: its link leads elsewhere", r.key.Name())
 			}
 		}
@@ -315,5 +315,19 @@ func TestWithdrawnRequestsLeaveNothing(t *testing.T) {
 	tab.Withdraw(first)                  // begun since
 	if tab.Len() != 1 {
 		t.Error("a conversation with a turn was withdrawn")
+	}
+}
+
+// Hashes of histories are no secret: who makes one meet another tenant's must
+// not get into the other's conversation.
+func TestNoTenantFindsAnothersPlaceInTheChain(t *testing.T) {
+	tab := table(t, Options{})
+	id := tab.Identify(start, Request{Tenant: "a", Model: "m", Facts: chat("u:hello")})
+	r := tab.rows[id.Key]
+	for tenant, want := range map[string]*row{"a": r, "b": nil} {
+		at := place{now: start.UnixMilli(), scope: scopeOf(tenant, "m")}
+		if got := tab.at(at, r.links[0].sum); got != want {
+			t.Errorf("tenant %s finds %v, want %v", tenant, got, want)
+		}
 	}
 }
