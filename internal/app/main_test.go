@@ -32,6 +32,7 @@ type simEngine struct {
 	t       *testing.T
 	options server.Options
 	address string
+	server  *server.Server
 	stop    func()
 }
 
@@ -71,6 +72,7 @@ func (e *simEngine) run(l net.Listener) {
 	if err != nil {
 		e.t.Fatal(err)
 	}
+	e.server = s
 	ctx, cancel := context.WithCancel(context.Background())
 	var serving sync.WaitGroup
 	serving.Go(func() {
