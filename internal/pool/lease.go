@@ -283,8 +283,12 @@ func (p *Pool) blame(now time.Time, l *Lease, err error) {
 		return
 	}
 	l.blamed = true
-	l.server.failed(now, l, err)
-	p.refresh(now, l.server)
+	s := l.server
+	s.failed(now, l, err)
+	if s.gone || errors.Is(err, ErrAborted) {
+		p.doubt(now, s)
+	}
+	p.refresh(now, s)
 }
 
 // Retry says that the attempt failed before the client saw a byte of it and asks
@@ -324,6 +328,9 @@ func (l *Lease) End(o routing.Outcome) {
 	}
 	l.ended = true
 	now := time.Now()
+	if l.sent && o.OK {
+		l.server.doubts.note(now, l)
+	}
 	p.back(now, l, o.OK && o.Known && o.Prompt > 0)
 	p.release(l)
 	p.carryOut(now, nil, p.core.Finish(now, l.id, o))

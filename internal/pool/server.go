@@ -26,6 +26,7 @@ type server struct {
 	look func()
 
 	health
+	doubts
 	last engine.Report // the newest
 
 	samples []engine.Sample // of the last good scrape
@@ -70,7 +71,9 @@ func (s *server) take(now time.Time, r engine.Report) (blindChanged bool) {
 		blindChanged = blindChanged || s.learned != nil
 		s.learned = nil
 	}
-	s.probed(r.Time, r.Health, r.Err)
+	if s.probed(r.Time, r.Health, r.Err); s.available() {
+		s.doubts.found = 0
+	}
 	if r.Samples != nil {
 		for _, replica := range s.replicas {
 			if i := replica.rank; i < min(len(r.Samples), len(s.samples)) && moved(s.samples[i], r.Samples[i]) {
@@ -158,6 +161,9 @@ func (p *Pool) hear(s *server, r engine.Report) {
 	if s.take(now, r) {
 		p.blind = nil
 	}
+	if s.gone {
+		p.doubt(now, s)
+	}
 	p.recognise(now, s)
 	p.settle(now, s)
 	p.unlock()
@@ -233,8 +239,10 @@ func (p *Pool) trouble(now time.Time, s *server) string {
 	if s.last.Err != nil {
 		list = append(list, s.last.Err.Error())
 	}
-	if t := s.health.trouble(); t != "" && !slices.Contains(list, t) {
-		list = append(list, t)
+	for _, t := range []string{s.health.trouble(), s.doubts.trouble()} {
+		if t != "" && !slices.Contains(list, t) {
+			list = append(list, t)
+		}
 	}
 	for _, r := range s.replicas {
 		if t := r.progress.trouble(now); t != "" {
