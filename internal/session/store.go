@@ -142,12 +142,11 @@ func (t *Table) restore(saved *row) bool {
 	if t.rows[saved.key] != nil {
 		return false
 	}
-	links := saved.links
 	r := t.add(saved.key, saved.scope, saved.first)
 	r.parent, r.origin = saved.parent, saved.origin
 	r.last, r.turns, r.tools = saved.last, saved.turns, saved.tools
 	r.prompt, r.cached, r.reply = saved.prompt, saved.cached, saved.reply
-	for _, l := range links {
+	for _, l := range saved.links[:saved.known] {
 		t.chain(r, l.sum)
 		if t.nodes[l.sum] == r {
 			r.link(l.sum).after = l.after
@@ -219,8 +218,8 @@ func appendRow(b []byte, r *row) []byte {
 		b = binary.AppendVarint(b, v)
 	}
 	b = binary.LittleEndian.AppendUint64(b, r.scope)
-	b = binary.AppendUvarint(b, uint64(len(r.links)))
-	for _, l := range r.links {
+	b = binary.AppendUvarint(b, uint64(r.known))
+	for _, l := range r.links[:r.known] {
 		b = binary.LittleEndian.AppendUint64(b, l.sum)
 		b = binary.LittleEndian.AppendUint64(b, l.after)
 	}
@@ -313,8 +312,9 @@ func parseRecord(b []byte) (*record, bool) {
 	if links > maxLinks {
 		return nil, false
 	}
-	for range links {
-		r.links = append(r.links, link{p.uint64(), p.uint64()})
+	r.known = uint8(links)
+	for i := range links {
+		r.links[i] = link{p.uint64(), p.uint64()}
 	}
 	rec.beside = bytes.Clone(p.bytes())
 	return rec, !p.bad && len(p.rest) == 0 && r.key != Key{}

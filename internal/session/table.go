@@ -3,7 +3,6 @@ package session
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 	"unique"
@@ -41,7 +40,7 @@ type Table struct {
 
 // maxLinks bounds the ends that one conversation keeps in the chain: its first
 // request, to which a history that was rewound far leads back, and its newest.
-const maxLinks = 4
+const maxLinks = 3
 
 // link is a request that we know by the hash of its history, and the hash that
 // includes the answer to it, 0 until a later request shows that.
@@ -56,8 +55,9 @@ type row struct {
 	turns                 int64
 	prompt, cached, reply int64 // tokens, or Unmeasured
 	open                  int
-	tools                 bool // a request of it offered tools
-	links                 []link
+	tools                 bool  // a request of it offered tools
+	known                 uint8 // links in use
+	links                 [maxLinks]link
 	index                 int  // in Table.list
 	dirty                 int  // in Table.dirty, counted from 1; 0 when not in it
 	prev, next            *row // in Table.idle; nil while a request is open
@@ -289,7 +289,7 @@ func (t *Table) evict(n int) {
 }
 
 func (t *Table) remove(r *row) {
-	for _, l := range r.links {
+	for _, l := range r.links[:r.known] {
 		delete(t.nodes, l.sum)
 	}
 	delete(t.rows, r.key)
@@ -309,11 +309,13 @@ func (t *Table) chain(r *row, sum uint64) {
 	if t.nodes[sum] != nil {
 		return
 	}
-	if len(r.links) == maxLinks {
+	if r.known == maxLinks {
 		delete(t.nodes, r.links[1].sum)
-		r.links = slices.Delete(r.links, 1, 2)
+		copy(r.links[1:], r.links[2:])
+		r.known--
 	}
-	r.links = append(r.links, link{sum: sum})
+	r.links[r.known] = link{sum: sum}
+	r.known++
 	t.nodes[sum] = r
 }
 
@@ -333,7 +335,7 @@ func (r *row) unlink() {
 
 // link finds the link with this sum; it must be there.
 func (r *row) link(sum uint64) *link {
-	for i := range r.links {
+	for i := range r.links[:r.known] {
 		if r.links[i].sum == sum {
 			return &r.links[i]
 		}
