@@ -331,6 +331,10 @@ w.yaml:17:21: session.headers[0]: "X A" is not the name of a header; allowed are
 w.yaml:17:48: session.max_conversations: 0 conversations; at least 1 must be known
    17 | session: {headers: ["X A"], max_conversations: 0}
       |                                                ^`},
+		{"less memory than a body", "limits: {buffered: 1MiB}\nmodels: [{" + engine + "}]", `
+w.yaml:1:20: limits.buffered: 1MiB is less than one body may have (limits.body: 64MiB)
+    1 | limits: {buffered: 1MiB}
+      |                    ^`},
 		{"open admin listener", "admin:\n  listen: 0.0.0.0:8101\nmodels: [{" + engine + "}]", `
 w.yaml:2:11: admin.listen: "0.0.0.0:8101" can be reached from other machines and nobody has to log in there; listen on 127.0.0.1, or set admin.open: true if the network keeps strangers out
     2 |   listen: 0.0.0.0:8101
@@ -509,8 +513,21 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		_ = c.Validate(policies)
-		if _, err := c.Print(); err != nil {
-			t.Error(err)
+		for i := range c.Models {
+			for j := range c.Models[i].Engines {
+				c.Models[i].Engines[j].APIKey = Secret{} // not printed
+			}
+		}
+		printed, err := c.Print()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Parse("printed", printed)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, printed)
+		}
+		if diff := cmp.Diff(c, again, sameConfig); diff != "" {
+			t.Errorf("%s\n%s", diff, printed)
 		}
 	})
 }

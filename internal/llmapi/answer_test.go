@@ -262,7 +262,8 @@ func TestObserverBoundsMemory(t *testing.T) {
 	}
 }
 
-// FuzzObserver checks that it does not matter where a stream is split.
+// FuzzObserver checks that it does not matter where a stream is split: in the
+// pieces given, and at every byte.
 func FuzzObserver(f *testing.F) {
 	for _, tt := range streamTests {
 		f.Add(uint8(tt.route), stream(f, tt.name, tt.stream), uint16(7), uint16(100))
@@ -270,6 +271,10 @@ func FuzzObserver(f *testing.F) {
 	f.Fuzz(func(t *testing.T, route uint8, s []byte, a, b uint16) {
 		whole := NewObserver(Route(route))
 		whole.Observe(s)
+		bytewise := NewObserver(Route(route))
+		for i := range s {
+			bytewise.Observe(s[i : i+1])
+		}
 		split := NewObserver(Route(route))
 		for rest := s; len(rest) > 0; a, b = b, a {
 			n := min(len(rest), int(a)%257+1)
@@ -278,8 +283,10 @@ func FuzzObserver(f *testing.F) {
 			}
 			rest = rest[n:]
 		}
-		if whole.Usage() != split.Usage() || whole.Ending() != split.Ending() || whole.Began() != split.Began() {
-			t.Fatalf("whole %+v %v, split %+v %v", whole.Usage(), whole.Ending(), split.Usage(), split.Ending())
+		for _, o := range []*Observer{split, bytewise} {
+			if whole.Usage() != o.Usage() || whole.Ending() != o.Ending() || whole.Began() != o.Began() {
+				t.Fatalf("whole %+v %v, split %+v %v", whole.Usage(), whole.Ending(), o.Usage(), o.Ending())
+			}
 		}
 	})
 }

@@ -100,6 +100,13 @@ func FuzzUsageFilter(f *testing.F) {
 		if got = split.Flush(got); !bytes.Equal(got, want) {
 			t.Fatalf("split %q, whole %q", got, want)
 		}
+		bytewise, got := NewUsageFilter(), got[:0]
+		for i := range s {
+			got = bytewise.Filter(got, s[i:i+1])
+		}
+		if got = bytewise.Flush(got); !bytes.Equal(got, want) {
+			t.Fatalf("byte by byte %q, whole %q", got, want)
+		}
 		if len(want) > len(s) || len(want) < len(s) && !bytes.Contains(s, []byte("usage")) {
 			t.Fatalf("%q became %q", s, want)
 		}

@@ -2,15 +2,18 @@ package session
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
@@ -237,13 +240,23 @@ func TestRestartChangesNothing(t *testing.T) {
 	})
 }
 
+// FuzzLoad reads a record with a true checksum, and whatever comes behind it.
 func FuzzLoad(f *testing.F) {
-	file := saved(f, lived(f), func(string, Key) []byte { return []byte("home") })
-	f.Add(file)
-	f.Add(file[:len(file)-3])
-	f.Add(file[:bytes.IndexByte(file, '\n')+1])
-	f.Add([]byte(formatName + "1\n\x00"))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	tab := lived(f)
+	file := saved(f, tab, func(string, Key) []byte { return []byte("home") })
+	rest := file[bytes.IndexByte(file, '\n')+1:]
+	for _, r := range tab.list {
+		f.Add(appendBytes(appendRow(nil, r), []byte("home")), rest)
+	}
+	f.Add([]byte{}, rest[:len(rest)-3])
+	f.Add([]byte{0}, []byte{0, 0})
+	f.Fuzz(func(t *testing.T, payload, rest []byte) {
+		b := []byte(formatName + strconv.Itoa(formatVersion) + "\n")
+		if len(payload) > 0 {
+			b = appendBytes(b, payload)
+			b = binary.LittleEndian.AppendUint64(b, xxhash.Sum64(payload))
+		}
+		b = append(b, rest...)
 		tab := table(t, Options{MaxConversations: 10})
 		if _, err := tab.Load(start, bytes.NewReader(b), func(string, Key, []byte) {}); err != nil && tab.Len() != 0 {
 			t.Errorf("%d conversations in spite of %v", tab.Len(), err)
