@@ -153,6 +153,25 @@ func TestWhatIsNoFaultOfTheEngine(t *testing.T) {
 	})
 }
 
+func TestAnAttemptFailsOnce(t *testing.T) {
+	p := pair(t)
+	l := acquire(t, p, pinned(1, 0))
+	for range ejectAfter {
+		l.Failed(errPage)
+	}
+	l.End(routing.Outcome{})
+	wantStates(t, p, "ready ready")
+}
+
+// Another process has done nothing wrong yet.
+func TestARestartedServerIsNotSuspect(t *testing.T) {
+	p := pair(t)
+	attempt(t, p, 0, ErrAborted)
+	wantStates(t, p, "down ready")
+	p.Observe(0, with(good(info(1, "m")), func(r *engine.Report) { r.Epoch = 2 }))
+	wantStates(t, p, "ready ready")
+}
+
 func TestAnErrorAnswerIsNoSuccess(t *testing.T) {
 	p := pair(t)
 	for range 3 {

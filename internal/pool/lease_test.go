@@ -221,6 +221,20 @@ func TestAHeldRequestWaitsForItsTurn(t *testing.T) {
 	}
 }
 
+func TestAHeldRequestIsRefusedWhenItsModelGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := holdingPool(t)
+		wait := started(func() error {
+			_, err := p.Acquire(t.Context(), turn(1))
+			return err
+		})
+		synctest.Wait()
+		p.retire()
+		wantRefused(t, wait(), routing.NoReplica)
+		wantInFlight(t, p, 0)
+	})
+}
+
 func TestAHeldRequestLeavesWithItsClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, h := holdingPool(t)

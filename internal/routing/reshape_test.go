@@ -106,6 +106,51 @@ func TestAServerMayGainAndLoseRanks(t *testing.T) {
 	}
 }
 
+func TestAServerOfOneRankLeftLeavesItsEngineNoChoice(t *testing.T) {
+	b := newBox(t, "affinity", ranks(3))
+	blind := Request{Key: key(0), Pin: None, Blind: []bool{true}}
+	if d := b.serve(blind); d.Reason != Engine {
+		t.Fatalf("%+v", d)
+	}
+	b.reshape(ranks(1), 1)
+	if d := b.serve(blind); d.Reason != Placed || d.Replica != 0 {
+		t.Errorf("%+v", d)
+	}
+}
+
+// A failed attempt gives the home back that it had moved, under its new number.
+func TestARetryGivesTheHomeBackThatWasRenumbered(t *testing.T) {
+	b := newBox(t, "affinity", separate(3))
+	home := b.serve(turn(0)).Replica
+	b.set(home, Down)
+	id, d := b.open(turn(0))
+	if d.Reason != Moved {
+		t.Fatalf("%+v", d)
+	}
+	b.set(home, Ready)
+	b.reshape(separate(3), 2, 1, 0)
+	if d := b.retry(id); d.Reason != Stayed || d.Replica != 2-home {
+		t.Errorf("%+v, want the turn back on replica %d", d, 2-home)
+	}
+}
+
+func TestTheContextOfLostHomesStillCounts(t *testing.T) {
+	b := newBox(t, "affinity", separate(2))
+	b.serve(turn(0))
+	b.serve(turn(1))
+	before := b.view()
+	b.reshape(separate(1), 0)
+	after := b.view()
+	if after.Live != 2 || after.WorkingSet.Tokens != before.WorkingSet.Tokens {
+		t.Errorf("%d live with %d tokens, before %d with %d", after.Live, after.WorkingSet.Tokens, before.Live, before.WorkingSet.Tokens)
+	}
+	b.serve(turn(0))
+	b.serve(turn(1))
+	if v := b.view(); v.Replicas[0].LiveConversations != 2 || v.WorkingSet.Tokens != before.WorkingSet.Tokens {
+		t.Errorf("placed again: %d live on the replica, %d tokens", v.Replicas[0].LiveConversations, v.WorkingSet.Tokens)
+	}
+}
+
 func TestReshapeRefusesWhatCannotBe(t *testing.T) {
 	for name, c := range map[string]struct {
 		replicas []Replica
