@@ -37,6 +37,11 @@ const (
 	// The first time it is put out for minEjection, then for twice as long each
 	// time, until it answers again.
 	minEjection, maxEjection = time.Second, 30 * time.Second
+
+	// trialFor is how long a trial may take. What fails although its probe succeeds
+	// fails at once; what takes longer is being served, or hangs, which shows in its
+	// progress.
+	trialFor = 5 * time.Second
 )
 
 // health is what attempts and probes say of a server. Whether a rank makes
@@ -56,9 +61,10 @@ type health struct {
 	failures  int // attempts that failed in a row
 	ejections int // times that it was put out in a row
 	// probation follows an ejection: one request is let through, the trial, and
-	// its end decides.
+	// decides.
 	probation bool
 	trial     *Lease
+	trialAt   time.Time
 }
 
 // available says whether the server is given requests as any other.
@@ -120,8 +126,8 @@ func (h *health) failed(now time.Time, l *Lease, err error) {
 	case dialFailed(err):
 		h.lost(now, err.Error())
 	case !h.out:
-		// It hung up before it answered, which may be the first sign of its end, or
-		// a slip. The next probe tells.
+		// It hung up, which may be the first sign of its end, or a slip. The next
+		// probe tells.
 		h.keepOut(now, err.Error())
 	}
 	h.failures++
@@ -130,6 +136,20 @@ func (h *health) failed(now time.Time, l *Lease, err error) {
 		h.ejections++
 		h.probation = true
 		h.keepOut(now.Add(rest), fmt.Sprintf("its probe succeeds, but attempts fail, the last one so: %v", err))
+	}
+}
+
+// try lets a request through when one is to decide.
+func (h *health) try(now time.Time, l *Lease) {
+	if h.probation && h.available() {
+		h.trial, h.trialAt = l, now
+	}
+}
+
+// tried ends a trial that has not failed in time.
+func (h *health) tried(now time.Time) {
+	if h.trial != nil && now.Sub(h.trialAt) >= trialFor {
+		h.answered()
 	}
 }
 

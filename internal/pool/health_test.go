@@ -114,6 +114,26 @@ func TestOneRequestIsLetThroughAfterAnEjection(t *testing.T) {
 	})
 }
 
+// An answer that does not stream, or a long prompt, is no failure.
+func TestALongTrialSucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pair(t)
+		for range 3 {
+			attempt(t, p, 0, errPage)
+		}
+		time.Sleep(time.Second)
+		probe(p)
+		trial := acquire(t, p, pinned(1, 0))
+		time.Sleep(trialFor - time.Millisecond)
+		p.tick()
+		wantStates(t, p, "down ready")
+		time.Sleep(time.Millisecond)
+		p.tick()
+		wantStates(t, p, "ready ready")
+		trial.End(routing.Outcome{OK: true})
+	})
+}
+
 func TestFailuresOfOneMomentEjectOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pair(t)

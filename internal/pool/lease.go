@@ -155,8 +155,7 @@ func (p *Pool) send(now time.Time, l *Lease, d routing.Decision) {
 	p.receipts.add(Receipt{Time: now, RequestID: l.req.ID, Conversation: l.req.Conversation, Decision: d})
 	s := l.server
 	s.learner.Begin(l.req.Path, l.rank())
-	if s.probation && s.available() {
-		s.trial = l
+	if s.try(now, l); s.trial == l {
 		p.refresh(now, s)
 	}
 }

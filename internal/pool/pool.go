@@ -329,9 +329,11 @@ func (p *Pool) tick() {
 	}
 	now := time.Now()
 	for _, s := range p.servers {
-		witness := s.last.Info.HasMetrics || s.last.Health == engine.Silent
+		s.tried(now)
 		for _, r := range s.replicas {
-			r.check(now, p.configured.Stuck, witness)
+			page, told := s.page(r.rank)
+			witness := told && page.GenerationTokens >= 0 || s.last.Health == engine.Silent
+			r.check(now, p.configured.Stuck, witness, told && page.Running == 0 && page.Waiting == 0)
 		}
 		p.refresh(now, s)
 	}

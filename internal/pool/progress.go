@@ -28,11 +28,14 @@ const patience = 4
 // byte nor a count for half a minute, is no silence. The page of an engine that
 // hangs stands still in all of it.
 //
-// Where no answer has begun, silence may still be one long step, as on a CPU.
-// It counts only with a witness (a page that stands still, or a server that
-// answers no probe), and the replica earns twice the longest silence that it
-// ended by itself. While it has ended none, nothing is known and the limit is
-// twice as long.
+// Where no answer has begun, silence may still be one long step, as on a CPU, or
+// an answer that does not stream. It counts only with a witness (a page that would
+// show tokens and stands still, or a server that answers no probe), and the replica
+// earns twice the longest silence that it ended by itself. While it has ended none,
+// nothing is known and the limit is twice as long.
+//
+// Where all answers have begun and the page says that nothing is left to do, what
+// is silent are clients that do not read.
 type progress struct {
 	sent, begun int // attempts open there; those of them whose answer began
 	// heard is set by each byte of an answer, outside the lock of the pool.
@@ -75,10 +78,14 @@ func (g *progress) sign(now time.Time) {
 func (g *progress) restarted() { g.longest = 0 }
 
 // check lets time pass. A witness is there when the replica would have shown a
-// sign of life even before the first byte of an answer.
-func (g *progress) check(now time.Time, limit time.Duration, witness bool) {
+// sign of life even before the first byte of an answer; idle is set when its page
+// says that it has nothing to do.
+func (g *progress) check(now time.Time, limit time.Duration, witness, idle bool) {
 	if g.heard.Swap(false) {
 		g.sign(now)
+	}
+	if idle && g.begun > 0 && g.begun == g.sent {
+		g.since, g.stuck = now, false
 	}
 	silent := now.Sub(g.since)
 	switch {

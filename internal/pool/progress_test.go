@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,6 +208,40 @@ func TestAnEngineWithoutAPageIsStuckOnlyInMidAnswer(t *testing.T) {
 		b.Health, b.Err = engine.Silent, errPage
 		b.pass(30) // it accepts everything and answers nothing, its probe included
 		b.want("stuck ready")
+	})
+}
+
+// One client that does not read must not take a replica from all others.
+func TestAClientThatDoesNotReadMakesNoReplicaStuck(t *testing.T) {
+	inRig(t, info(2, "m"), func(b *rig) {
+		b.begun(0)
+		b.pass(10)
+		b.Samples[0].Running, b.Samples[0].Waiting = 0, 0 // its answer is done
+		b.pass(300)
+		b.want("ready ready")
+		b.sent(0) // this one never reaches the engine
+		b.pass(15)
+		b.want("stuck ready")
+	})
+}
+
+// Long answers that do not stream bring no byte. Only a page that would show them
+// can tell that nothing happens.
+func TestAPageThatTellsNothingIsNoWitness(t *testing.T) {
+	inRig(t, info(2, "m"), func(b *rig) {
+		b.sent(0)
+		b.Samples, b.Err = nil, errPage
+		b.pass(300)
+		b.want("ready ready")
+	})
+	inRig(t, info(2, "m"), func(b *rig) {
+		b.sent(0)
+		for i := range b.Samples {
+			b.Samples[i] = engine.Sample{Running: 1, KVUsed: math.NaN(), PromptTokens: -1, CachedTokens: -1,
+				PrefixQueries: -1, PrefixHits: -1, GenerationTokens: -1, Preemptions: -1}
+		}
+		b.pass(300)
+		b.want("ready ready")
 	})
 }
 

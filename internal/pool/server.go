@@ -93,6 +93,14 @@ func (s *server) take(now time.Time, r engine.Report) (blindChanged bool) {
 	return blindChanged
 }
 
+// page is a rank's part of the last metrics page; false when that was not read.
+func (s *server) page(rank int) (engine.Sample, bool) {
+	if rank >= len(s.last.Samples) {
+		return engine.Sample{}, false
+	}
+	return s.last.Samples[rank], true
+}
+
 // load is what the core observes of a rank.
 func (s *server) load(rank int) routing.Load {
 	l := routing.Load{
