@@ -35,6 +35,9 @@ type blockPool struct {
 	free   int
 	// cached finds the first block registered under a hash; twin chains the others.
 	cached map[blockHash]blockID
+	// gains counts what can help a prompt that did not fit: blocks that came back to
+	// the free list, and blocks in use that became findable.
+	gains int64
 }
 
 func newBlockPool(n int) *blockPool {
@@ -84,6 +87,7 @@ func (p *blockPool) take() blockID {
 // register makes the content of a block that is now full findable. An earlier
 // block with the same content stays the one that find returns.
 func (p *blockPool) register(id blockID, h blockHash) {
+	p.gains++
 	b := &p.blocks[id]
 	b.hashed, b.hash, b.twin = true, h, nullBlock
 	first, ok := p.cached[h]
@@ -155,6 +159,7 @@ func (p *blockPool) link(id, after blockID) {
 	p.blocks[id].prev, p.blocks[id].next = after, before
 	p.blocks[after].next, p.blocks[before].prev = id, id
 	p.free++
+	p.gains++
 }
 
 func (p *blockPool) unlink(id blockID) {

@@ -101,16 +101,20 @@ func TestRankProperties(t *testing.T) {
 		p.ReserveFullPrompt = rapid.Bool().Draw(t, "reserve")
 		ops := drawOperations(t, p.ModelLen())
 
-		trace := runOperations(t, p, ops)
-		if diff := cmp.Diff(trace, runOperations(t, p, ops)); diff != "" {
+		trace := runOperations(t, p, ops, false)
+		if diff := cmp.Diff(trace, runOperations(t, p, ops, false)); diff != "" {
 			t.Fatalf("equal inputs gave different outputs:\n%s", diff)
+		}
+		if diff := cmp.Diff(trace, runOperations(t, p, ops, true)); diff != "" {
+			t.Fatalf("a prompt that did not fit is not looked at soon enough again:\n%s", diff)
 		}
 	})
 }
 
 // runOperations drives a rank, checks what must always hold, lets it finish, and
-// returns what happened.
-func runOperations(t *rapid.T, p Params, ops []operation) []string {
+// returns what happened. With lookAlways, a prompt that did not fit is looked at
+// again in every step.
+func runOperations(t *rapid.T, p Params, ops []operation, lookAlways bool) []string {
 	r := NewRank(p)
 	var trace []string
 	type progress struct {
@@ -121,6 +125,11 @@ func runOperations(t *rapid.T, p Params, ops []operation) []string {
 	inStep := false
 	step := func() {
 		if !inStep {
+			for _, q := range r.waiting {
+				if lookAlways {
+					q.fitsNotBefore = 0
+				}
+			}
 			took, busy := r.Begin()
 			trace = append(trace, fmt.Sprint("begin ", took, busy))
 			scheduled := 0

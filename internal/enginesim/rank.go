@@ -38,6 +38,10 @@ type request struct {
 	// registered is how many of the blocks can be found in the cache.
 	registered int
 
+	// fitsNotBefore is the pool's gains without which q cannot be admitted, known
+	// since it did not fit.
+	fitsNotBefore int64
+
 	admitted bool // has left the queue before
 	justNow  bool // has left it for the first time in the running step
 	cached   int  // prompt tokens found in the cache at the first admission

@@ -65,7 +65,7 @@ func (r *Rank) preemptNewest() *request {
 func (r *Rank) admit(budget int) {
 	admitted := 0
 	for _, q := range r.waiting {
-		if budget == 0 || len(r.running) == r.params.MaxSequences {
+		if budget == 0 || len(r.running) == r.params.MaxSequences || r.pool.gains < q.fitsNotBefore {
 			break
 		}
 		hits, unreferenced := r.cachedBlocks(q)
@@ -77,7 +77,14 @@ func (r *Rank) admit(budget int) {
 			// the same free blocks, and the later one is preempted then.
 			need = q.tokens()
 		}
-		if r.blocksFor(need)-hits+unreferenced > r.pool.free {
+		if missing := r.blocksFor(need) - hits + unreferenced - r.pool.free; missing > 0 {
+			// Each gain helps by one block at most: blocks in use that follow each other
+			// in a prompt became findable in that order, and a hit on the free list counts
+			// as a block to be had already. Looking again before would find the same, and
+			// looking up a long prompt in every step would take most of the model's time.
+			if r.params.ReserveFullPrompt { // else it depends on the budget, too
+				q.fitsNotBefore = r.pool.gains + int64(missing)
+			}
 			break
 		}
 		for _, h := range q.hashes[:hits] {
