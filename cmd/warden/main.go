@@ -83,7 +83,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 type serveCommand struct {
-	Config      string   `placeholder:"FILE" help:"Configuration file (YAML); flags beside it win."`
+	Config      string   `placeholder:"FILE" help:"Configuration file (YAML); flags beside it win. It is read again on SIGHUP."`
 	Engine      []string `placeholder:"URL" sep:"none" help:"An engine's base URL; repeat it for several servers of one model. It is asked for its models and its number of ranks."`
 	Alias       []string `placeholder:"PATTERN" sep:"none" help:"A further name for the model, with * as in claude-*; repeatable."`
 	Listen      string   `placeholder:"ADDR" help:"Address for clients (default 127.0.0.1:8100)."`
