@@ -22,6 +22,8 @@ type simulateCommand struct {
 	SpillThreshold int           `placeholder:"N" help:"Requests in flight that make a home full (default: automatic)."`
 	Engine         engineFlags   `embed:""`
 
+	Trace    []string      `placeholder:"FILE" sep:"none" help:"Replay recorded sessions instead of synthetic ones: Weka, Mooncake, AIPerf multi_turn or chat, as JSON lines; repeatable."`
+	MaxThink time.Duration `default:"60s" placeholder:"TIME" help:"Longest pause between two turns of a trace (${default})."`
 	Workload workloadFlags `embed:""`
 }
 
@@ -34,7 +36,7 @@ Sizes and times marked DIST are a number (400), a range (7200-7500), exp:MEAN, l
 
 func (c simulateCommand) Run(ctx context.Context, io app.IO) error {
 	return app.Simulate(ctx, io, app.SimulateOptions{
-		Protocol: c.Protocol.options(), Workload: c.Workload.options(), Seed: c.Protocol.Seed, Seeds: c.Seeds, Out: c.Out,
+		Protocol: c.Protocol.options(len(c.Trace) > 0), Workload: c.Workload.options(), Trace: c.Trace, MaxThink: c.MaxThink, Seed: c.Protocol.Seed, Seeds: c.Seeds, Out: c.Out,
 		Replicas: c.Replicas, Servers: c.Servers, RoundTrip: c.RoundTrip, SpillThreshold: c.SpillThreshold,
 		Preset: c.Engine.Preset, Adjust: c.Engine.adjust,
 	})
@@ -42,20 +44,29 @@ func (c simulateCommand) Run(ctx context.Context, io app.IO) error {
 
 // protocolFlags say how a measurement is run.
 type protocolFlags struct {
-	Arms     []string      `default:"off,affinity" placeholder:"NAME" help:"Arms, one after the other: ${arms} (${default})."`
-	Sessions sessionList   `default:"4,8,16,24,32" placeholder:"N" help:"Sessions at once, one step each; FROM..TO/STEP is a range (${default})."`
-	Step     time.Duration `default:"180s" placeholder:"TIME" help:"Length of a step (${default})."`
-	Drain    time.Duration `default:"110s" placeholder:"TIME" help:"How long open sessions may go on after the last step; all else is cut (${default})."`
-	DrainAll bool          `help:"Drain after every step."`
-	Cold     bool          `help:"Empty the caches before each further arm."`
-	Fresh    bool          `help:"Draw the sizes of sessions anew for each arm; else all arms see the same sizes."`
-	Seed     uint64        `default:"1" placeholder:"N" help:"Changes sessions and chance (${default})."`
+	Arms     []string       `default:"off,affinity" placeholder:"NAME" help:"Arms, one after the other: ${arms} (${default})."`
+	Sessions sessionList    `default:"4,8,16,24,32" placeholder:"N" help:"Sessions at once, one step each; FROM..TO/STEP is a range (${default})."`
+	Step     *time.Duration `placeholder:"TIME" help:"Length of a step (default 180s; with --trace until its sessions have ended, as 0 says)."`
+	Drain    time.Duration  `default:"110s" placeholder:"TIME" help:"How long open sessions may go on after the last step; all else is cut (${default})."`
+	DrainAll bool           `help:"Drain after every step."`
+	Cold     bool           `help:"Empty the caches before each further arm."`
+	Fresh    bool           `help:"Draw the sizes of sessions anew for each arm; else all arms see the same sizes."`
+	Seed     uint64         `default:"1" placeholder:"N" help:"Changes sessions and chance (${default})."`
 }
 
-func (f protocolFlags) options() app.Protocol {
-	return app.Protocol{
-		Arms: f.Arms, Sessions: f.Sessions, Step: f.Step, Drain: f.Drain, DrainAll: f.DrainAll, Cold: f.Cold, Fresh: f.Fresh,
+// options says how it is run when nothing else is said: a trace to its end,
+// else as published.
+func (f protocolFlags) options(trace bool) app.Protocol {
+	p := app.Protocol{
+		Arms: f.Arms, Sessions: f.Sessions, Drain: f.Drain, DrainAll: f.DrainAll, Cold: f.Cold, Fresh: f.Fresh,
 	}
+	switch {
+	case f.Step != nil:
+		p.Step = *f.Step
+	case !trace:
+		p.Step = 180 * time.Second
+	}
+	return p
 }
 
 // workloadFlags are the synthetic sessions.

@@ -24,8 +24,11 @@ func SimulatedArms() []string { return bench.Arms() }
 
 // SimulateOptions are the flags of warden simulate.
 type SimulateOptions struct {
-	Protocol  Protocol
-	Workload  ClaudeCode
+	Protocol Protocol
+	Workload ClaudeCode
+	// Trace are files to replay instead of Workload, with pauses of at most MaxThink.
+	Trace     []string
+	MaxThink  time.Duration
 	Seed      uint64
 	Seeds     int
 	Out       string // folder for the files, empty for none
@@ -53,6 +56,12 @@ func Simulate(ctx context.Context, io IO, o SimulateOptions) error {
 		Box: bench.Box{
 			Preset: o.Preset, Engine: params, Replicas: o.Replicas, Servers: o.Servers, RoundTrip: o.RoundTrip, SpillThreshold: o.SpillThreshold,
 		},
+	}
+	if len(o.Trace) > 0 {
+		s.Workload, err = bench.ReadTrace(o.Trace, bench.TraceOptions{MaxThink: o.MaxThink, BytesPerToken: params.BytesPerToken})
+		if err != nil {
+			return err
+		}
 	}
 	if err := cmp.Or(o.Workload.Validate(), s.Validate()); err != nil {
 		return UsageError{err.Error()}

@@ -71,6 +71,8 @@ const (
 	idBeside
 	idTurn
 	idAnswer
+	idText  // of a trace
+	idBlock // of a trace
 )
 
 // Endless implements Workload.

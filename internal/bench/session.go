@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"slices"
 	"time"
 
 	"lmwarden/internal/enginesim"
@@ -99,7 +100,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// tokens is the length of a prompt.
+// promptTokens is the length of a prompt.
 func promptTokens(messages []Message) int {
 	n := 0
 	for _, m := range messages {
@@ -123,8 +124,10 @@ func appendPrompt(dst []enginesim.Token, messages []Message) []enginesim.Token {
 // appendTokens appends the span's tokens: consecutive numbers from its ID on,
 // which IDs far apart do not share.
 func (s Span) appendTokens(dst []enginesim.Token) []enginesim.Token {
-	for i := range s.Tokens {
-		dst = append(dst, enginesim.Token(s.ID+uint64(i)))
+	n := len(dst)
+	dst = slices.Grow(dst, s.Tokens)[:n+s.Tokens]
+	for i := range dst[n:] {
+		dst[n+i] = enginesim.Token(s.ID + uint64(i))
 	}
 	return dst
 }
