@@ -64,8 +64,8 @@ func (x *exchange) readBody() *failure {
 // fillBody reads until the body's end or the buffer's.
 func (x *exchange) fillBody() error {
 	for len(x.body) < cap(x.body) {
-		if d := x.h.limits.BodyStall; d > 0 {
-			_ = x.control.SetReadDeadline(time.Now().Add(d)) // the server takes it away at the body's end
+		if until, due := x.sending.due(x.h.limits.BodyStall); due {
+			_ = x.control.SetReadDeadline(until) // the server takes it away at the body's end
 		}
 		n, err := x.r.Body.Read(x.body[len(x.body):cap(x.body)])
 		x.body = x.body[:len(x.body)+n]

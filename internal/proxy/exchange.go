@@ -44,17 +44,17 @@ type exchange struct {
 	turn  *session.Turn
 	lease lease
 
-	// Of the attempt in force.
-	heard   bool    // its answer's body began
-	hearing renewed // limit on the engine's silence
+	heard bool // the answer's body began, of the attempt in force
+	// Limits on silence: of the client within its body, of the engine within its
+	// answer, of the client that takes no more of it.
+	sending, hearing, taking renewed
 
 	length    int64 // of the answer's body, or -1 when not known beforehand
 	started   bool  // status and headers are on their way to the client
 	streaming bool  // they announce events of a dialect
 	inside    bool  // what was sent ends within an event
 	settled   bool
-	taking    renewed // limit on the client's stalling
-	cut       bool    // the connection must not look cleanly ended
+	cut       bool // the connection must not look cleanly ended
 }
 
 // ServeHTTP implements http.Handler for the client listener.
@@ -136,7 +136,7 @@ func (x *exchange) prepare() *failure {
 
 // parse reads the body's facts where it is JSON.
 func (x *exchange) parse() *failure {
-	if x.r.Method != http.MethodPost || x.route.api == llmapi.RouteOther && !isJSON(x.r.Header) {
+	if x.r.Method != http.MethodPost || x.route.api == llmapi.RouteOther && mediaType(x.r.Header.Get("Content-Type")) != "application/json" {
 		return nil
 	}
 	facts, err := llmapi.Parse(x.route.api, x.body)

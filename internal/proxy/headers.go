@@ -14,6 +14,7 @@ import (
 	"lmwarden/internal/llmapi"
 	"lmwarden/internal/pool"
 	"lmwarden/internal/routing"
+	"lmwarden/internal/upstream"
 )
 
 // The gateway's headers, in canonical form.
@@ -51,7 +52,10 @@ func (x *exchange) appendHead(b []byte, t pool.Target, length int) []byte {
 	b = append(append(b, r.Method...), ' ')
 	b = append(appendURI(b, t.Base, x.route.path, r.URL), " HTTP/1.1\r\n"...)
 	b = appendField(b, "Host", t.Base.Host)
-	hops := connectionOptions(r.Header)
+	var hops []string
+	for _, v := range r.Header["Connection"] {
+		hops = append(hops, options(v)...)
+	}
 	for name, values := range r.Header {
 		if dropped(name) || slices.Contains(hops, name) {
 			continue
@@ -123,15 +127,13 @@ func appendForwarded(b []byte, r *http.Request) []byte {
 	return b
 }
 
-// connectionOptions lists the headers that Connection declares to be of this
+// options are the headers that a Connection header declares to be of this
 // connection only, in canonical form.
-func connectionOptions(h http.Header) []string {
+func options(connection string) []string {
 	var names []string
-	for _, v := range h["Connection"] {
-		for name := range strings.SplitSeq(v, ",") {
-			if name = strings.TrimSpace(name); name != "" {
-				names = append(names, http.CanonicalHeaderKey(name))
-			}
+	for name := range strings.SplitSeq(connection, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, http.CanonicalHeaderKey(name))
 		}
 	}
 	return names
@@ -139,18 +141,30 @@ func connectionOptions(h http.Header) []string {
 
 // copyAnswer puts an engine's headers on our answer. Content-Length is the
 // caller's matter.
-func copyAnswer(dst, src http.Header) {
-	hops := connectionOptions(src)
-	for name, values := range src {
-		switch name {
+func copyAnswer(dst http.Header, src []upstream.Field) {
+	var hops []string
+	for _, f := range src {
+		if f.Name == "Connection" {
+			hops = append(hops, options(f.Value)...)
+		}
+	}
+	values := make([]string, len(src))
+	for i, f := range src {
+		switch f.Name {
 		case "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Te", "Trailer",
 			"Transfer-Encoding", "Upgrade", "Content-Length", headerRequestID:
 			continue
 		}
 		// An engine that is itself a gateway has its own decisions.
-		if !slices.Contains(hops, name) && !strings.HasPrefix(name, "X-Warden-") {
-			dst[name] = values
+		if slices.Contains(hops, f.Name) || strings.HasPrefix(f.Name, "X-Warden-") {
+			continue
 		}
+		if earlier := dst[f.Name]; earlier != nil {
+			dst[f.Name] = append(earlier, f.Value)
+			continue
+		}
+		values[i] = f.Value
+		dst[f.Name] = values[i : i+1 : i+1]
 	}
 }
 

@@ -45,7 +45,8 @@ type Models interface {
 }
 
 // Limits bound what one request may take. A zero field means its default, a
-// negative duration means no limit.
+// negative duration means no limit. Those on stalling and silence may run a second
+// longer.
 type Limits struct {
 	// MaxBody is the largest request body in bytes. Default 64 MiB.
 	MaxBody int64

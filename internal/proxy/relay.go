@@ -48,22 +48,23 @@ func (x *exchange) relay(a *upstream.Answer) error {
 	}
 	generated := x.route.api.Generates() && a.Status/100 == 2
 	switch {
-	case x.route.api == llmapi.RouteOther, a.Header.Get("Content-Encoding") != "":
+	case x.route.api == llmapi.RouteOther, a.Get("Content-Encoding") != "":
 		return x.relayRaw(a, nil)
 	case generated && isEvents(a):
 		return x.relayStream(a)
-	case generated && !isJSON(a.Header):
-		return &unsent{fmt.Errorf("%w, but %q", errNotJSON, clip(a.Header.Get("Content-Type")))}
+	case generated && mediaType(a.Get("Content-Type")) != "application/json":
+		return &unsent{fmt.Errorf("%w, but %q", errNotJSON, clip(a.Get("Content-Type")))}
 	}
 	return x.relayWhole(a)
 }
 
-func isEvents(a *upstream.Answer) bool { return mediaType(a.Header) == "text/event-stream" }
+func isEvents(a *upstream.Answer) bool {
+	return mediaType(a.Get("Content-Type")) == "text/event-stream"
+}
 
-func isJSON(h http.Header) bool { return mediaType(h) == "application/json" }
-
-func mediaType(h http.Header) string {
-	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
+// mediaType is the kind in a Content-Type.
+func mediaType(contentType string) string {
+	kind, _, _ := strings.Cut(contentType, ";")
 	return strings.ToLower(strings.TrimSpace(kind))
 }
 

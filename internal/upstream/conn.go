@@ -5,22 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
-	"net/http"
 	"syscall"
 	"time"
 )
 
-// maxHead bounds the status line and the headers of an answer.
-const maxHead = 1 << 20
-
 // maxInterim bounds the interim answers (1xx) before the answer.
 const maxInterim = 5
 
+// keptHead is how much memory for heads an idle connection may hold.
+const keptHead = 8 << 10
+
 var (
 	errLongHead = errors.New("the headers of the answer are too long")
-	errSwitched = errors.New("the answer switches protocols")
 	// errEnded marks errors of a connection that the engine ended.
 	errEnded = errors.New("connection ended")
 )
@@ -32,41 +29,29 @@ type conn struct {
 	r    *bufio.Reader
 	wire syscall.RawConn // under TLS; nil when it is not a socket
 
-	left  int64 // bytes that may still be read
-	heard bool  // bytes of the answer have come
+	head  []byte // the last one read
+	heard bool   // bytes of the answer have come
 
 	idleSince time.Time // while it is kept
 }
 
 // newConn takes the connection and what it runs over.
 func newConn(nc, under net.Conn, to server) *conn {
-	c := &conn{Conn: nc, to: to}
-	c.r = bufio.NewReader(c)
+	c := &conn{Conn: nc, to: to, r: bufio.NewReader(nc)}
 	if s, ok := under.(syscall.Conn); ok {
 		c.wire, _ = s.SyscallConn() // without it nobody looks whether it is quiet
 	}
 	return c
 }
 
-// Read implements io.Reader for the bufio.Reader.
-func (c *conn) Read(b []byte) (int, error) {
-	if c.left <= 0 {
-		return 0, errLongHead
-	}
-	n, err := c.Conn.Read(b[:min(int64(len(b)), c.left)])
-	c.left -= int64(n)
-	c.heard = c.heard || n > 0
-	return n, err
-}
-
 // roundTrip sends a request and reads the head of its answer.
-func (c *conn) roundTrip(r *Request) (*http.Response, error) {
+func (c *conn) roundTrip(r *Request) (head, error) {
 	c.heard = false
 	if err := c.SetDeadline(r.Until); err != nil {
-		return nil, err
+		return head{}, err
 	}
 	written := c.write(r)
-	res, err := c.readHead(r.Method)
+	h, err := c.readHead(r.Method)
 	if err != nil {
 		if written != nil {
 			err = written
@@ -74,11 +59,11 @@ func (c *conn) roundTrip(r *Request) (*http.Response, error) {
 		if ended(err) {
 			err = fmt.Errorf("%w: %w", errEnded, err)
 		}
-		return nil, err
+		return head{}, err
 	}
 	// An engine may refuse a body that it has not read to its end.
-	res.Close = res.Close || written != nil
-	return res, nil
+	h.last = h.last || written != nil
+	return h, nil
 }
 
 func (c *conn) write(r *Request) error {
@@ -92,25 +77,51 @@ func (c *conn) write(r *Request) error {
 }
 
 // readHead reads the answer's head, over interim answers.
-func (c *conn) readHead(method string) (*http.Response, error) {
-	c.left = maxHead
-	defer func() { c.left = math.MaxInt64 }()
-	var req *http.Request
-	if method == http.MethodHead {
-		req = &http.Request{Method: method} // its answer has no body, whatever its length says
-	}
+func (c *conn) readHead(method string) (head, error) {
 	for range maxInterim {
-		res, err := http.ReadResponse(c.r, req)
+		if err := c.readLines(); err != nil {
+			return head{}, err
+		}
+		h, err := parseHead(c.head, method)
 		switch {
 		case err != nil:
-			return nil, err
-		case res.StatusCode == http.StatusSwitchingProtocols:
-			return nil, errSwitched
-		case res.StatusCode >= 200:
-			return res, nil
+			return head{}, err
+		case h.status == 101:
+			return head{}, fmt.Errorf("%w: a switch of protocols", errMalformed)
+		case h.status >= 200:
+			return h, nil
 		}
 	}
-	return nil, errors.New("too many interim answers")
+	return head{}, fmt.Errorf("%w: too many interim answers", errMalformed)
+}
+
+// readLines reads up to and with an empty line, into head.
+func (c *conn) readLines() error {
+	if c.head = c.head[:0]; cap(c.head) > keptHead {
+		c.head = nil
+	}
+	for {
+		start := len(c.head)
+		for {
+			part, err := c.r.ReadSlice('\n')
+			c.head = append(c.head, part...)
+			c.heard = c.heard || len(part) > 0
+			switch {
+			case len(c.head) > maxHead:
+				return errLongHead
+			case err == io.EOF:
+				return io.ErrUnexpectedEOF
+			case err != nil && err != bufio.ErrBufferFull:
+				return err
+			}
+			if err == nil {
+				break
+			}
+		}
+		if line := string(c.head[start:]); line == "\r\n" || line == "\n" {
+			return nil
+		}
+	}
 }
 
 // quiet reports whether nothing has come since the last answer: no end, and no

@@ -113,13 +113,12 @@ func (c *Client) Send(ctx context.Context, r Request) (*Answer, error) {
 func (c *Client) try(ctx context.Context, conn *conn, r *Request) (*Answer, error) {
 	a := &Answer{client: c, conn: conn}
 	a.uncancel = context.AfterFunc(ctx, func() { conn.Close() })
-	res, err := conn.roundTrip(r)
+	h, err := conn.roundTrip(r)
 	if err != nil {
 		a.Close()
 		return nil, err
 	}
-	a.Status, a.Header, a.Length = res.StatusCode, res.Header, res.ContentLength
-	a.body, a.reusable = res.Body, !res.Close
+	a.begin(h)
 	return a, nil
 }
 
