@@ -111,7 +111,7 @@ func (e *engine) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	e.cmd = exec.Command("nice", "-n", "10", e.bin, "serve", e.dir,
+	e.cmd = exec.Command(e.bin, "serve", e.dir,
 		"--served-model-name", modelName, "--host", "127.0.0.1", "--port", strconv.Itoa(e.port),
 		"--load-format", "dummy", "--dtype", "float32", "--enforce-eager",
 		"--max-model-len", strconv.Itoa(maxModelLen),

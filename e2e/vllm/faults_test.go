@@ -1,8 +1,13 @@
 package vllm
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -10,6 +15,18 @@ import (
 
 	"lmwarden/e2e/internal/wardentest"
 )
+
+// impatient runs a gateway with short limits on an engine's silence, since a
+// stopping vLLM may leave answers hanging.
+func impatient(t *testing.T, e *engine) *wardentest.Gateway {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "warden.yaml")
+	text := fmt.Sprintf("models:\n  - engines:\n      - url: %s\ntimeouts:\n  first_byte: 40s\n  stream_idle: 20s\n", e.url)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return warden.Gateway(t, nil, "--config", config)
+}
 
 // long is more tokens than an answer has time for in these tests.
 const long = 2500
@@ -79,7 +96,7 @@ func TestFrozenRank(t *testing.T) {
 // kind may reach a client. Later it comes back, and the gateway by itself.
 func TestKilledRank(t *testing.T) {
 	e := running(t)
-	g := warden.Gateway(t, []string{e.url})
+	g := impatient(t, e)
 	chat := route{path: chatPath}
 	texts := talk(text("A conversation that outlives the engine. ", 500))
 	for range 2 { // the second time from the cache
@@ -109,7 +126,7 @@ func TestKilledRank(t *testing.T) {
 
 func TestStoppedEngine(t *testing.T) {
 	e := running(t)
-	g := warden.Gateway(t, []string{e.url})
+	g := impatient(t, e)
 	cutShort(t, e, g, func() error { return e.cmd.Process.Signal(syscall.SIGTERM) })
 }
 
@@ -156,11 +173,12 @@ func cutShort(t *testing.T, e *engine, g *wardentest.Gateway, end func() error) 
 		a := c.wait()
 		t.Logf("%s, replica %s, ended after %.1f s: %s", a.route, a.replica(), a.end.Sub(ended).Seconds(), a)
 		switch {
+		case errors.Is(a.err, context.DeadlineExceeded):
+			t.Errorf("%s for replica %s hung until its client gave up", a.route, a.replica())
 		case a.failed():
 		case a.route.path == responsesPath:
-			// The engine's last event says completed, and nothing in it differs
-			// from an answer that is.
-			t.Logf("%s looks whole, as it does without the gateway", a.route)
+			// Nothing in it differs from a whole answer, so it is put in doubt.
+			expectDoubt(t, g, a)
 		default:
 			t.Errorf("%s for replica %s was cut short and does not say so: %s", a.route, a.replica(), a)
 		}
@@ -177,6 +195,23 @@ func cutShort(t *testing.T, e *engine, g *wardentest.Gateway, end func() error) 
 	}
 	expectIdle(t, g)
 	return ended
+}
+
+// expectDoubt asserts that log and page say of an answer that it may be cut short.
+func expectDoubt(t *testing.T, g *wardentest.Gateway, a *answer) {
+	t.Helper()
+	id := a.header.Get("X-Request-Id")
+	wardentest.WaitFor(t, 20*time.Second, "a doubt about an answer that looks whole", func() error {
+		for line := range strings.Lines(g.Log()) {
+			if strings.Contains(line, "may be cut short") && strings.Contains(line, id) {
+				return nil
+			}
+		}
+		return fmt.Errorf("the log has none of %s", id)
+	})
+	if m := g.Model(t, modelName); !strings.Contains(m.Servers[0].Error, responsesPath) {
+		t.Errorf("the server's page says %q, want a doubt about %s", m.Servers[0].Error, responsesPath)
+	}
 }
 
 func states(t *testing.T, g *wardentest.Gateway) []string {

@@ -72,6 +72,7 @@ type Model struct {
 	Servers  []struct {
 		Kind    string   `json:"kind"`
 		Version string   `json:"version"`
+		Error   string   `json:"error"`
 		Blind   []string `json:"rank_ignored_on"`
 	} `json:"servers"`
 }
