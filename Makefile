@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 FUZZTIME ?= 30s
 
-.PHONY: help build test test-go test-e2e test-vllm lint bench fuzz
+.PHONY: help build test test-go test-e2e test-vllm lint bench fuzz chaos
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,6 +34,9 @@ fuzz: ## every fuzz target in turn, FUZZTIME each (30s)
 		echo "$$dir $$target"; \
 		nice -n 10 go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s "./$$dir" || exit 1; \
 	done
+
+chaos: ## 100,000 requests while engines fail and the gateway is restarted
+	LMWARDEN_CHAOS_REQUESTS=100000 go test -count=1 -timeout 20m -run '^TestChaos$$' -v ./internal/faults
 
 bench: ## the benchmarks behind docs/performance.md
 	go test -run '^$$' -bench . -benchmem ./internal/...

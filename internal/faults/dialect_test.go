@@ -21,7 +21,8 @@ type dialect struct {
 	// from a regular end.
 	aborted      []string
 	abortedWhole string
-	// ends are marks of a regular end of a stream, errs of an error event.
+	// ends are marks of a regular end of a stream, the last event's first; errs is
+	// that of an error event.
 	ends []string
 	errs string
 }

@@ -169,7 +169,53 @@ func TestNoRequestIsSentTwiceIntoADyingServer(t *testing.T) {
 // An engine that hangs sends heads and answers probes. It gets no new
 // conversation while it does, and recovers by itself.
 func TestAReplicaThatMakesNoProgressGetsNoNewConversation(t *testing.T) {
-	t.Skip("not yet: how long a replica may stand still (15 s) cannot be configured, so a test of it takes half a minute; pool.TestStuck shows it in virtual time")
+	t.Parallel()
+	arrived, again := make(chan bool, 10), make(chan struct{})
+	hung, other := newEngine(t, 1, reply), newEngine(t, 1, reply)
+	g := start(t, func(c *config.Config) { c.Timeouts.Stuck = config.Duration(300 * time.Millisecond) }, hung, other)
+	turn := func(session string) answer {
+		return g.post(chat.path, chat.request("hello", true, ""), "X-Session-Id", session)
+	}
+	for turn("mine").replica() != "0" {
+		t.Fatal("the first conversation is not on replica 0")
+	}
+	hung.on(func(c *call) {
+		c.begin() // the head comes, as vLLM sends it before it queues
+		arrived <- true
+		if c.wait(again) {
+			for _, ev := range chat.events("at ", "last") {
+				c.chunk(ev)
+			}
+			c.end()
+		}
+	})
+	answers := make(chan answer, 1)
+	go func() { answers <- g.watch(chat.path, chat.request("hangs", true, ""), 0, nil, "X-Session-Id", "mine") }()
+	receive(t, "the request to arrive", arrived)
+	state := func(i int) string { return g.model().Replicas[i].State }
+	await(t, "the replica to be stuck", func() error {
+		if s := state(0); s != "stuck" {
+			return fmt.Errorf("it is %s", s)
+		}
+		return nil
+	})
+	for i := range 6 {
+		if a := turn(fmt.Sprint("new ", i)); a.replica() != "1" || a.decision() != "placed" {
+			t.Errorf("a new conversation: %s on replica %s", a.decision(), a.replica())
+		}
+	}
+	if s := state(1); s != "ready" {
+		t.Errorf("the other replica is %s", s)
+	}
+	close(again)
+	if a := receive(t, "the answer", answers); a.status != 200 || a.err != nil || a.body != strings.Join(chat.events("at ", "last"), "") {
+		t.Errorf("the answer that hung: %d %v %q", a.status, a.err, a.body)
+	}
+	g.awaitStates(func(r replicaRow) bool { return r.State == "ready" })
+	if a := turn("mine"); a.replica() != "0" || a.decision() != "stayed" {
+		t.Errorf("afterwards: %s on replica %s", a.decision(), a.replica())
+	}
+	g.settled(map[string]int{"ok": 9})
 }
 
 // What stops for ever without an end, as the streams of a vLLM that is asked to

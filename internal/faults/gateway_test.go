@@ -94,6 +94,8 @@ func launch(t testing.TB, cfg *config.Config) *gateway {
 
 // record keeps what a gateway logs.
 type record struct {
+	most int // bytes to keep at least; 0: all
+
 	mu   sync.Mutex
 	text bytes.Buffer // guarded by mu
 }
@@ -101,6 +103,9 @@ type record struct {
 func (r *record) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.most > 0 && r.text.Len() > 2*r.most {
+		r.text.Next(r.text.Len() - r.most)
+	}
 	return r.text.Write(b)
 }
 
