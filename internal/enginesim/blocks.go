@@ -2,6 +2,7 @@ package enginesim
 
 import (
 	"encoding/binary"
+	"math/bits"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -21,7 +22,7 @@ type block struct {
 	refs       int32 // sequences that use it
 	hashed     bool  // full, and found under hash
 	hash       blockHash
-	twin       blockID // the next block registered under the same hash, or nullBlock
+	chain      blockID // the next block in its bucket, or nullBlock
 	prev, next blockID // neighbours in the free list while refs is 0
 }
 
@@ -33,15 +34,17 @@ type block struct {
 type blockPool struct {
 	blocks []block
 	free   int
-	// cached finds the first block registered under a hash; twin chains the others.
-	cached map[blockHash]blockID
+	// buckets find blocks by the low bits of their hash, each a chain in the order of
+	// registration. It does what a map would, and most of the model's time is spent
+	// here: hashes are spread already, and there are never more than the blocks.
+	buckets []blockID
 	// gains counts what can help a prompt that did not fit: blocks that came back to
 	// the free list, and blocks in use that became findable.
 	gains int64
 }
 
 func newBlockPool(n int) *blockPool {
-	p := &blockPool{blocks: make([]block, n), cached: make(map[blockHash]blockID)}
+	p := &blockPool{blocks: make([]block, n), buckets: make([]blockID, 1<<bits.Len(uint(n)))}
 	for id := range blockID(n) {
 		p.blocks[id].prev, p.blocks[id].next = id-1, id+1
 	}
@@ -57,10 +60,18 @@ func (p *blockPool) usable() int { return len(p.blocks) - 1 }
 // used is the share of usable blocks that sequences hold, 0 to 1.
 func (p *blockPool) used() float64 { return 1 - float64(p.free)/float64(p.usable()) }
 
-// find returns the first block with this content.
+// bucket is where the chain of a hash begins.
+func (p *blockPool) bucket(h blockHash) *blockID {
+	return &p.buckets[uint64(h)&uint64(len(p.buckets)-1)]
+}
+
+// find returns the block with this content that was registered first.
 func (p *blockPool) find(h blockHash) (blockID, bool) {
-	id, ok := p.cached[h]
-	return id, ok
+	id := *p.bucket(h)
+	for id != nullBlock && p.blocks[id].hash != h {
+		id = p.blocks[id].chain
+	}
+	return id, id != nullBlock
 }
 
 // unreferenced says whether the block is on the free list.
@@ -88,18 +99,13 @@ func (p *blockPool) take() blockID {
 // block with the same content stays the one that find returns.
 func (p *blockPool) register(id blockID, h blockHash) {
 	p.gains++
+	end := p.bucket(h)
+	for *end != nullBlock {
+		end = &p.blocks[*end].chain
+	}
+	*end = id
 	b := &p.blocks[id]
-	b.hashed, b.hash, b.twin = true, h, nullBlock
-	first, ok := p.cached[h]
-	if !ok {
-		p.cached[h] = id
-		return
-	}
-	last := first
-	for p.blocks[last].twin != nullBlock {
-		last = p.blocks[last].twin
-	}
-	p.blocks[last].twin = id
+	b.hashed, b.hash, b.chain = true, h, nullBlock
 }
 
 // forget drops the block's content from the cache.
@@ -109,19 +115,11 @@ func (p *blockPool) forget(id blockID) {
 		return
 	}
 	b.hashed = false
-	first := p.cached[b.hash]
-	switch {
-	case first != id:
-		before := first
-		for p.blocks[before].twin != id {
-			before = p.blocks[before].twin
-		}
-		p.blocks[before].twin = b.twin
-	case b.twin != nullBlock:
-		p.cached[b.hash] = b.twin
-	default:
-		delete(p.cached, b.hash)
+	at := p.bucket(b.hash)
+	for *at != id {
+		at = &p.blocks[*at].chain
 	}
+	*at = b.chain
 }
 
 // release gives back one sequence's blocks, last first, so that the end of a
@@ -149,7 +147,7 @@ func (p *blockPool) reset() bool {
 	for i := range p.blocks {
 		p.blocks[i].hashed = false
 	}
-	clear(p.cached)
+	clear(p.buckets)
 	return true
 }
 

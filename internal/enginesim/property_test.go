@@ -41,10 +41,10 @@ func checkBlocks(t *rapid.T, r *Rank) {
 		}
 	}
 	found := 0
-	for h, id := range p.cached {
-		for ; id != nullBlock; id = p.blocks[id].twin {
-			if b := p.blocks[id]; !b.hashed || b.hash != h {
-				t.Fatalf("block %d is found under a hash that it does not have", id)
+	for at, id := range p.buckets {
+		for ; id != nullBlock; id = p.blocks[id].chain {
+			if b := p.blocks[id]; !b.hashed || p.bucket(b.hash) != &p.buckets[at] {
+				t.Fatalf("block %d stands in a bucket that is not its own", id)
 			}
 			found++
 		}
