@@ -28,12 +28,11 @@ type System interface {
 	Now() time.Duration
 	// After does something on the System's goroutine when so much time has passed.
 	After(d time.Duration, do func())
-	// Send sends a turn and calls done exactly once, when its answer has ended at
-	// the client, failed or was cut. Neither Send nor Cut may be called back into
-	// before it returns.
+	// Send sends a turn and calls done exactly once, after it has returned: when the
+	// answer has ended at the client, has failed or was cut.
 	Send(r Request, done func(Result))
-	// Cut cancels every open turn, as a client that leaves does. All of them are
-	// done when it returns.
+	// Cut cancels every open turn, as a client that leaves does. It has called done
+	// for all of them when it returns.
 	Cut()
 	// Run lets time pass until the given time, until idle says so after a callback,
 	// or until ctx ends, which is the only error.

@@ -72,7 +72,7 @@ type virtual struct {
 	order  uint64 // of requests
 
 	servers  []*enginesim.Box
-	replicas []virtualReplica
+	replicas []*virtualReplica
 	core     *routing.Core
 	router   routing.Router // of the arm in force
 	flights  map[routing.RequestID]*flight
@@ -81,8 +81,10 @@ type virtual struct {
 	spare [][]enginesim.Token
 }
 
-// virtualReplica is one rank of a server.
+// virtualReplica is one rank of a server. It keeps its box, since its last step
+// may end after the next box has been booted.
 type virtualReplica struct {
+	box          *enginesim.Box
 	server, rank int
 	stepping     bool
 	since        time.Duration // start of the running step
@@ -113,7 +115,7 @@ func newVirtual(b Box, seed uint64) (*virtual, error) {
 // It must not be called while a turn is open.
 func (v *virtual) boot() error {
 	perServer := v.box.Replicas / v.box.servers()
-	v.servers, v.replicas = nil, make([]virtualReplica, v.box.Replicas)
+	v.servers, v.replicas = nil, make([]*virtualReplica, v.box.Replicas)
 	for i := range v.box.servers() {
 		server, err := enginesim.NewBox(enginesim.BoxOptions{
 			Params: v.box.Engine, Ranks: perServer, Rand: rand.New(rand.NewPCG(v.seed, uint64(i))),
@@ -124,10 +126,9 @@ func (v *virtual) boot() error {
 		v.servers = append(v.servers, server)
 	}
 	for i := range v.replicas {
-		v.replicas[i] = virtualReplica{
-			server: i / perServer, rank: i % perServer,
-			begin: func() { v.beginStep(i) }, end: func() { v.endStep(i) },
-		}
+		r := &virtualReplica{box: v.servers[i/perServer], server: i / perServer, rank: i % perServer}
+		r.begin, r.end = func() { v.beginStep(r) }, func() { v.endStep(r) }
+		v.replicas[i] = r
 	}
 	core, err := routing.New(routing.Options{
 		Replicas: v.routingReplicas(), Policy: routing.Policies()[0], SpillThreshold: v.box.SpillThreshold,
@@ -203,7 +204,7 @@ func (v *virtual) Counters() Counters {
 	c := Counters{}
 	busy := v.busy
 	for _, r := range v.replicas {
-		s := v.servers[r.server].Stats(r.rank)
+		s := r.box.Stats(r.rank)
 		c.PromptTokens += float64(s.PrefixQueries)
 		c.CachedTokens += float64(s.PrefixHits)
 		c.Preemptions += float64(s.Preemptions)
@@ -226,7 +227,7 @@ func (v *virtual) scrape() {
 
 func (v *virtual) observe() {
 	for i, r := range v.replicas {
-		s := v.servers[r.server].Stats(r.rank)
+		s := r.box.Stats(r.rank)
 		v.router.Observe(v.wall(), i, routing.Load{
 			Running: s.Running, Waiting: s.Waiting, KVUsed: s.KVUsed,
 			Capacity: int64(v.box.Engine.KVTokens), Epoch: 1,
@@ -301,22 +302,20 @@ func (v *virtual) dispatch(f *flight, d routing.Decision) {
 	v.After(0, v.replicas[f.replica].begin)
 }
 
-func (v *virtual) beginStep(replica int) {
-	r := &v.replicas[replica]
+func (v *virtual) beginStep(r *virtualReplica) {
 	if r.stepping {
 		return
 	}
-	if took, work := v.servers[r.server].Begin(v.wall(), r.rank); work {
+	if took, work := r.box.Begin(v.wall(), r.rank); work {
 		r.stepping, r.since = true, v.now
 		v.After(took, r.end)
 	}
 }
 
-func (v *virtual) endStep(replica int) {
-	r := &v.replicas[replica]
+func (v *virtual) endStep(r *virtualReplica) {
 	r.stepping = false
 	v.busy += v.now - r.since
-	for _, e := range v.servers[r.server].End(v.wall(), r.rank) {
+	for _, e := range r.box.End(v.wall(), r.rank) {
 		f := v.flights[routing.RequestID(e.ID)]
 		if e.First {
 			f.result.First = v.now + v.box.RoundTrip/2
@@ -372,7 +371,7 @@ func (v *virtual) Cut() {
 	clear(v.flights) // what the router orders for them now concerns nobody
 	for _, f := range open {
 		if f.replica != routing.None {
-			v.servers[v.replicas[f.replica].server].Abort(uint64(f.id))
+			v.replicas[f.replica].box.Abort(uint64(f.id))
 		}
 		v.router.Finish(v.wall(), f.id, routing.Outcome{})
 		f.result.End, f.result.Error = Cut, ""

@@ -85,7 +85,7 @@ func TestConservation(t *testing.T) {
 			rt.Fatal(err)
 		}
 		for i, r := range v.replicas {
-			if s := v.servers[r.server].Stats(r.rank); s.Running+s.Waiting > 0 || s.KVUsed > 0 || r.stepping {
+			if s := r.box.Stats(r.rank); s.Running+s.Waiting > 0 || s.KVUsed > 0 || r.stepping {
 				rt.Fatalf("replica %d still has work: %+v", i, s)
 			}
 		}
@@ -269,7 +269,13 @@ func TestColdArmFindsNothing(t *testing.T) {
 		w.Turns = 1
 		p := Protocol{Arms: []string{"affinity", "round-robin"}, Sessions: []int{1}, Step: 10 * time.Second, Cold: cold}
 		var firsts []int
-		if err := p.Run(context.Background(), 1, w, v, func(o Observation) { firsts = append(firsts, o.Records[0].Cached) }); err != nil {
+		each := func(o Observation) {
+			firsts = append(firsts, o.Records[0].Cached)
+			if o.Busy < 0.9 || o.Busy > 1 {
+				t.Errorf("%v of 1 replica busy", o.Busy)
+			}
+		}
+		if err := p.Run(context.Background(), 1, w, v, each); err != nil {
 			t.Fatal(err)
 		}
 		want := []int{0, 3488} // the system prompt's whole blocks
