@@ -141,7 +141,9 @@ func cutShort(t *testing.T, e *engine, g *wardentest.Gateway, end func() error) 
 		}
 	}
 	r := route{responsesPath, true}
-	calls = append(calls, send(t, g.URL, r, r.body(talk("on either rank"), long), nil))
+	for range ranks { // the engine gives one to each
+		calls = append(calls, send(t, g.URL, r, r.body(talk("on either rank"), long), nil))
+	}
 	for _, c := range calls {
 		if c.route.stream {
 			<-c.began
