@@ -124,7 +124,7 @@ func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
 		Handler:           console,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	return g, nil
 }

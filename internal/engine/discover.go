@@ -70,10 +70,16 @@ func NewClient() *http.Client {
 // Unreachable reports whether an error of a request says that the server is
 // gone: it could not be dialled, or it closed or reset the connection before it
 // answered. A time-out after the dial says nothing of the kind, nor does a
-// request that its own client cancelled.
+// request that its own client cancelled, nor a want of file descriptors, ports or
+// memory on this machine.
 func Unreachable(err error) bool {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return false
+	}
+	for _, local := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
+		if errors.Is(err, local) {
+			return false
+		}
 	}
 	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
 		return true

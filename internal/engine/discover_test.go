@@ -218,6 +218,7 @@ func TestUnreachable(t *testing.T) {
 		{context.DeadlineExceeded, false},
 		{context.Canceled, false},
 		{dial(context.Canceled), false},
+		{dial(syscall.EMFILE), false},
 		{dial(syscall.EHOSTUNREACH), true},
 		{dial(&net.DNSError{}), true},
 		{&net.OpError{Op: "read", Err: syscall.ECONNRESET}, true},

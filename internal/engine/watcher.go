@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -170,7 +171,8 @@ func (w *Watcher) look(ctx context.Context) (Health, *Page, error) {
 		// A server that dies keeps its page, so the page does not overrule a
 		// health route that says dead; one that is only slow is up.
 		return Up, &page, nil
-	case Unreachable(err):
+	case Unreachable(err) && (health != Up || errors.Is(err, syscall.ECONNREFUSED)):
+		// A page that breaks beside a good health answer is a broken page.
 		return Down, nil, err
 	case errors.Is(err, errNoPage) && w.info.Ranks > 0 && !w.info.HasMetrics:
 		return health, nil, healthErr // nothing to miss

@@ -174,7 +174,7 @@ func (h *Handler) Server() *http.Server {
 		Handler:           h,
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       15 * time.Minute,
-		ErrorLog:          slog.NewLogLogger(h.logger.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(h.logger.Handler(), slog.LevelWarn),
 	}
 }
 
