@@ -13,7 +13,7 @@ import (
 const million = 1_000_000
 
 // A turn of Claude Code with 200 messages of history, and one of a client that
-// sends no ids, of any of a million conversations. The budget is 3 µs.
+// sends no ids, of any of a million conversations.
 func BenchmarkTurn(b *testing.B) {
 	tab := filled(b, million, 1)
 	words := []string{"u:"}

@@ -112,9 +112,11 @@ type claim struct {
 
 // read finds the first id of a request.
 func read(list []extractor, r *Request) claim {
-	ids := &llmapi.BodyIDs{}
+	var ids *llmapi.BodyIDs
 	if r.Facts != nil {
 		ids = &r.Facts.IDs
+	} else {
+		ids = &llmapi.BodyIDs{}
 	}
 	for i := range list {
 		x := &list[i]

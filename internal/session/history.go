@@ -2,6 +2,7 @@ package session
 
 import (
 	"iter"
+	"math/bits"
 
 	"lmwarden/internal/llmapi"
 )
@@ -90,11 +91,9 @@ func (h *history) marks() iter.Seq[mark] {
 	}
 }
 
-// mix chains a hash to another, with the finaliser of MurmurHash3: a long history
+// mix chains a hash to another, by one product of twice the width: a long history
 // has many of them. Its result is never 0, which stands for none.
 func mix(a, b uint64) uint64 {
-	h := a*0x9e3779b97f4a7c15 + b
-	h = (h ^ h>>33) * 0xff51afd7ed558ccd
-	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
-	return max(h^h>>33, 1)
+	hi, lo := bits.Mul64(a^0x9e3779b97f4a7c15, b^0xff51afd7ed558ccd)
+	return max(hi^lo, 1)
 }
