@@ -17,7 +17,7 @@ import (
 
 // streamBuffer is the size of a stream's read buffer. An event that is larger
 // passes in parts.
-const streamBuffer = 16 << 10
+const streamBuffer = 8 << 10
 
 // wholeLimit bounds an answer that is read to its end before it is forwarded; a
 // longer one is forwarded as it comes.
