@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 FUZZTIME ?= 30s
+PEERBENCH ?= ../shared/tools/peerbench
+SCEN ?= cpu,rss,loss,stay,outage,restart,burst,hot,lat
 
 .PHONY: help build test test-go test-e2e test-vllm lint bench fuzz chaos
 
@@ -38,5 +40,14 @@ fuzz: ## every fuzz target in turn, FUZZTIME each (30s)
 chaos: ## 100,000 requests while engines fail and the gateway is restarted
 	LMWARDEN_CHAOS_REQUESTS=100000 go test -count=1 -timeout 20m -run '^TestChaos$$' -v ./internal/faults
 
-bench: ## the benchmarks behind docs/performance.md
+bench: build ## the benchmarks of docs/performance.md, and the gateway beside HAProxy
 	go test -run '^$$' -bench . -benchmem ./internal/...
+	@if ! test -x $(PEERBENCH)/run.sh; then \
+		echo "beside HAProxy: skipped, there is no $(PEERBENCH)/run.sh (set PEERBENCH)"; \
+	elif ! command -v haproxy >/dev/null; then \
+		echo "beside HAProxy: skipped, haproxy is not installed"; \
+	else \
+		out=$$(mktemp -d) && OUT=$$out SCEN=$(SCEN) $(PEERBENCH)/run.sh warden http://127.0.0.1:21180 \
+			"$(CURDIR)/bin/warden serve --listen 127.0.0.1:21180 --admin-listen 127.0.0.1:21181 --data $$out/state --log-level warn \
+			$(foreach port,21001 21002 21003 21004,--engine http://127.0.0.1:$(port))" -ready /health; \
+	fi

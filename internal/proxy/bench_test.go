@@ -2,15 +2,12 @@ package proxy
 
 import (
 	"bytes"
-
 	"io"
 	"log/slog"
-
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-
 	"strings"
 	"testing"
 	"time"
