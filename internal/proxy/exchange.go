@@ -43,6 +43,8 @@ type exchange struct {
 	body  []byte        // as the client sent it; from h.bodies
 	turn  *session.Turn
 	lease lease
+	// others are further models that may have the stored response asked for.
+	others []backend
 
 	heard bool // the answer's body began, of the attempt in force
 	// Limits on silence: of the client within its body, of the engine within its
@@ -97,6 +99,9 @@ func (x *exchange) prepare() *failure {
 	}
 	asked := x.asked()
 	model, ok := h.models.lookup(asked)
+	if !ok && x.route.stored {
+		return x.search()
+	}
 	if !ok {
 		return unknownModel(asked, h.names())
 	}
@@ -171,6 +176,10 @@ func (x *exchange) run() {
 					continue
 				}
 			}
+			if a.Status == http.StatusNotFound && x.nextModel() {
+				a.Close()
+				continue
+			}
 			err = x.relay(a)
 		}
 		if err == nil {
@@ -197,6 +206,38 @@ func (x *exchange) run() {
 		x.fail(unanswered(err, failed, x.rec.Attempts))
 		return
 	}
+}
+
+// search begins to look for a stored response, at the first model that is up.
+func (x *exchange) search() *failure {
+	x.others = x.h.models.all()
+	switch {
+	case len(x.others) == 0:
+		return unknownModel("", nil)
+	case !x.nextModel():
+		return refused(&pool.Refused{Why: routing.NoReplica}, routing.None, 0)
+	}
+	return nil
+}
+
+// nextModel takes a lease on another model that may have a stored response, in
+// place of one that has not.
+func (x *exchange) nextModel() bool {
+	for len(x.others) > 0 {
+		model := x.others[0]
+		x.others = x.others[1:]
+		next, err := model.acquire(x.r.Context(), pool.Request{ID: x.rec.RequestID, Pin: routing.None, Path: x.route.path})
+		if err != nil {
+			continue
+		}
+		if x.lease != nil {
+			x.lease.End(routing.Outcome{})
+		}
+		x.lease = next
+		x.rec.Model, x.rec.Decision = model.Name(), next.Decision()
+		return true
+	}
+	return false
 }
 
 // retry moves the lease to another failure domain.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -299,6 +300,54 @@ func TestRequestWithoutModelNeedsOneModel(t *testing.T) {
 	if got.status != 400 || !strings.Contains(got.body, `\"a\", \"b\"`) {
 		t.Errorf("got %d %s", got.status, got.body)
 	}
+}
+
+// Nothing in the request says which model keeps a response.
+func TestStoredResponsesAreLookedForAtEveryModel(t *testing.T) {
+	got := make(chan seen, 10)
+	none := answered(404, `{"error":{"message":"no such response"}}`)
+	var models []*fakeModel
+	for i, h := range []http.HandlerFunc{none, answered(200, `{"id":"resp_1"}`), none} {
+		u, err := url.Parse(watched(t, got, h))
+		if err != nil {
+			t.Fatal(err)
+		}
+		models = append(models, &fakeModel{name: fmt.Sprint("m", i), reason: routing.Unbound, bases: []*url.URL{u}})
+	}
+	g := serve(t, Limits{}, models...)
+	ask := func(method, path string) answer {
+		req, err := http.NewRequest(method, g.url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g.do(t, req)
+	}
+	for method, path := range map[string]string{"GET": "/v1/responses/resp_1", "DELETE": "/v1/responses/resp_1", "POST": "/v1/responses/resp_1/cancel"} {
+		if res := ask(method, path); res.status != 200 || res.body != `{"id":"resp_1"}` {
+			t.Errorf("%s: %d %s", method, res.status, res.body)
+		}
+		if rec := g.record(t); rec.Model != "m1" || rec.Attempts != 2 || len(got) != 2 {
+			t.Errorf("%s: %d engines were asked; record %+v", method, len(got), rec)
+		}
+		<-got
+		<-got
+	}
+	models[0].refuse = &pool.Refused{Why: routing.NoReplica}
+	if res := ask("GET", "/v1/responses/resp_1"); res.status != 200 {
+		t.Errorf("the first model is down: %d %s", res.status, res.body)
+	}
+	g.record(t)
+	models[1].refuse = models[0].refuse
+	if res := ask("GET", "/v1/responses/resp_1"); res.status != 404 || !strings.Contains(res.body, "no such response") {
+		t.Errorf("at none: %d %s", res.status, res.body)
+	}
+	g.record(t)
+	models[2].refuse = models[0].refuse
+	if res := ask("GET", "/v1/responses/resp_1"); res.status != 503 || res.header.Get(headerError) != "no-replica" {
+		t.Errorf("all are down: %d %s", res.status, res.body)
+	}
+	g.record(t)
+	g.settled(t)
 }
 
 func TestNoModelYet(t *testing.T) {

@@ -16,6 +16,9 @@ type route struct {
 	path string
 	// tail is what follows the prefix of a model's page.
 	tail string
+	// stored says that it is about a response which one of the engines keeps; the
+	// request does not say which model made it.
+	stored bool
 }
 
 type kind uint8
@@ -76,7 +79,7 @@ func find(r *http.Request) (rt route, allow string) {
 		switch {
 		case id == "" || strings.Contains(id, "/") || id == "." || id == "..":
 		case cancel && post, !cancel && (r.Method == http.MethodGet || r.Method == http.MethodDelete):
-			return route{kind: kindForward, api: llmapi.RouteOther, path: path}, ""
+			return route{kind: kindForward, api: llmapi.RouteOther, path: path, stored: true}, ""
 		case cancel:
 			return route{path: path}, http.MethodPost
 		default:
