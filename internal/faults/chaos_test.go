@@ -2,8 +2,10 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -51,9 +53,11 @@ type chaos struct {
 	violations int            // guarded by mu
 	refusals   map[string]int // guarded by mu: by what the gateway says
 
-	life sync.Mutex // held while the gateway is restarted
-	g    *app.Gateway
+	life sync.Mutex   // held while the gateway is restarted or reloads
+	g    *app.Gateway // guarded by life while there is mischief
 }
+
+const shownViolations = 10
 
 func requestName(n int) string { return fmt.Sprintf("chaos-%08d", n) }
 
@@ -80,7 +84,7 @@ func (c *chaos) violation(n int, format string, args ...any) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.violations++; c.violations <= 10 {
+	if c.violations++; c.violations <= shownViolations {
 		c.t.Errorf("request %s: %s\nthe gateway: %s", requestName(n), fmt.Sprintf(format, args...), c.books.line(n))
 	}
 }
@@ -93,12 +97,13 @@ type books struct {
 	// number by request; 0 for none.
 	entries []atomic.Int64
 	twice   atomic.Int64
+	life    [len(outcomes)]atomic.Int64 // requests by outcome in this life of the gateway
 
 	mu    sync.Mutex
 	lines [512]string // guarded by mu: the last ones
 }
 
-var outcomes = []string{"none", "ok", "client_error", "engine_error", "gateway_error", "cancelled"}
+var outcomes = [...]string{"none", "ok", "client_error", "engine_error", "gateway_error", "cancelled"}
 
 // entry is a request's outcome and status.
 func (b *books) entry(n int) (outcome string, status int) {
@@ -137,7 +142,7 @@ func (b *books) Handle(ctx context.Context, r slog.Record) error {
 				n, _ = strconv.Atoi(digits)
 			}
 		case "outcome":
-			outcome = int64(slices.Index(outcomes, a.Value.String()))
+			outcome = int64(slices.Index(outcomes[:], a.Value.String()))
 		case "status":
 			status = a.Value.Int64()
 		}
@@ -146,6 +151,7 @@ func (b *books) Handle(ctx context.Context, r slog.Record) error {
 	if n < 0 {
 		return nil
 	}
+	b.life[outcome].Add(1)
 	b.mu.Lock()
 	b.lines[n%len(b.lines)] = line.String()
 	b.mu.Unlock()
@@ -156,15 +162,19 @@ func (b *books) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // launch begins a life of the gateway.
-func (c *chaos) launch() {
+func (c *chaos) launch() error {
+	for i := range c.books.life {
+		c.books.life[i].Store(0)
+	}
 	g, err := app.NewGateway(c.config, slog.New(c.books))
 	if err != nil {
-		c.t.Fatal(err)
+		return err
 	}
 	if err := g.Start(); err != nil {
-		c.t.Fatal(err)
+		return err
 	}
 	c.g = g
+	return nil
 }
 
 // restart ends the gateway's life gracefully and begins another on the same
@@ -172,17 +182,16 @@ func (c *chaos) launch() {
 func (c *chaos) restart() {
 	c.life.Lock()
 	defer c.life.Unlock()
-	if err := c.g.Stop(); err != nil {
-		c.t.Errorf("stop: %v", err)
+	if err := errors.Join(c.g.Stop(), c.launch()); err != nil {
+		c.t.Errorf("restart of the gateway: %v", err)
 	}
-	c.launch()
 }
 
 func TestChaos(t *testing.T) {
 	// Not parallel: it measures the process.
 	requests, seed := 6000, uint64(time.Now().UnixNano())
 	if raced {
-		requests = 1500
+		requests = 1200
 	}
 	for name, into := range map[string]func(uint64){
 		chaosRequests: func(v uint64) { requests = int(v) },
@@ -219,7 +228,9 @@ func TestChaos(t *testing.T) {
 	}
 	c.config = c.configuration()
 	c.url = "http://" + c.config.Listen
-	c.launch()
+	if err := c.launch(); err != nil {
+		t.Fatal(err)
+	}
 	defer func() {
 		if t.Failed() {
 			t.Logf("the end of the gateway's log:\n%s", log.tail())
@@ -367,6 +378,20 @@ func (c *chaos) balance() {
 		}
 	}
 	c.t.Logf("client/gateway: %v; %d turns stayed, %d spilled; refused by the gateway: %v", counts, c.stayed.Load(), c.spilled.Load(), c.refusals)
+	// The metrics count the last life only.
+	counted, err := scrape(c.client, "http://"+c.config.Admin.Listen, "warden_requests_total")
+	if err != nil {
+		c.t.Error(err)
+	}
+	logged := map[string]int{}
+	for i := range c.books.life {
+		if n := c.books.life[i].Load(); n > 0 {
+			logged[outcomes[i]] = int(n)
+		}
+	}
+	if got := byOutcome(counted); !maps.Equal(got, logged) {
+		c.t.Errorf("the metrics of the last life say %v, its log %v", got, logged)
+	}
 	// An engine that was slow may have read a request that was given up long ago,
 	// but none that the gateway does not know.
 	for id := range c.tap.traces {
@@ -376,6 +401,9 @@ func (c *chaos) balance() {
 		} else if outcome, _ := c.books.entry(i); outcome == "none" {
 			c.violation(i, "%s at the client, unknown to the gateway, and sent to an engine", fate(c.fates[i].Load()))
 		}
+	}
+	if c.violations > shownViolations {
+		c.t.Errorf("and %d more", c.violations-shownViolations)
 	}
 	if counts["good/ok"] < n/2 {
 		c.t.Errorf("only %d of %d requests had a good answer", counts["good/ok"], n)

@@ -36,7 +36,6 @@ type engine struct {
 	listener net.Listener
 	open     map[*net.TCPConn]bool
 	closed   bool
-	accepted int
 	idle     time.Duration
 	script   script
 	probes   map[string]script
@@ -124,10 +123,8 @@ func (e *engine) listen() {
 				continue
 			}
 			e.open[tcp] = true
-			n := e.accepted
-			e.accepted++
 			e.mu.Unlock()
-			e.serving.Go(func() { e.converse(tcp, n) })
+			e.serving.Go(func() { e.converse(tcp) })
 		}
 	})
 }
@@ -173,7 +170,7 @@ func (e *engine) seen() []*call {
 }
 
 // converse serves one connection.
-func (e *engine) converse(conn *net.TCPConn, number int) {
+func (e *engine) converse(conn *net.TCPConn) {
 	defer func() {
 		conn.Close()
 		e.mu.Lock()
@@ -196,12 +193,11 @@ func (e *engine) converse(conn *net.TCPConn, number int) {
 		if err != nil {
 			return
 		}
-		c.engine, c.conn, c.connection, c.served = e, conn, number, served
+		c.engine, c.conn = e, conn
 		e.mu.Lock()
 		s, probe := e.probes[c.path()]
 		if !probe {
 			s = e.script
-			c.index = len(e.calls)
 			e.calls = append(e.calls, c)
 		}
 		e.mu.Unlock()
@@ -214,16 +210,12 @@ func (e *engine) converse(conn *net.TCPConn, number int) {
 
 // call is one request as it reached an engine.
 type call struct {
-	engine     *engine
-	conn       *net.TCPConn
-	in         *bufio.Reader
-	index      int // among the calls of the engine
-	connection int // among the connections of the engine
-	served     int // requests on this connection before
-	closed     bool
+	engine *engine
+	conn   *net.TCPConn
+	in     *bufio.Reader
+	closed bool // by the script
 
 	head   string // request line and headers, as sent
-	method string
 	target string
 	header http.Header
 	body   []byte
@@ -250,7 +242,7 @@ func readCall(in *bufio.Reader) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &call{in: in, head: string(head), method: r.Method, target: r.RequestURI, header: r.Header}
+	c := &call{in: in, head: string(head), target: r.RequestURI, header: r.Header}
 	if r.ContentLength >= 0 {
 		c.body = make([]byte, r.ContentLength)
 		_, err = io.ReadFull(in, c.body)

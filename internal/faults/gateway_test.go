@@ -192,18 +192,6 @@ func (g *gateway) watch(path, body string, first int, began chan<- bool, headers
 	return a
 }
 
-// open sends a request and returns with the answer's head; the caller closes the
-// body.
-func (g *gateway) open(path, body string, headers ...string) *http.Response {
-	g.t.Helper()
-	res, err := g.send(context.Background(), path, body, headers...)
-	if err != nil {
-		g.t.Fatalf("POST %s: %v", path, err)
-	}
-	g.t.Cleanup(func() { res.Body.Close() })
-	return res
-}
-
 // dial is a client of bare bytes.
 func (g *gateway) dial() net.Conn {
 	g.t.Helper()
@@ -294,25 +282,32 @@ func (g *gateway) awaitStates(want func(replicaRow) bool) modelRow {
 // labels, as {name="value",…}.
 func (g *gateway) metrics(name string) map[string]float64 {
 	g.t.Helper()
-	res, err := g.client.Get(g.AdminURL() + "/metrics")
+	values, err := scrape(g.client, g.AdminURL(), name)
 	if err != nil {
 		g.t.Fatal(err)
 	}
+	return values
+}
+
+func scrape(client *http.Client, admin, name string) (map[string]float64, error) {
+	res, err := client.Get(admin + "/metrics")
+	if err != nil {
+		return nil, err
+	}
 	defer res.Body.Close()
 	values := map[string]float64{}
-	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() {
 		rest, found := strings.CutPrefix(lines.Text(), name)
 		if !found || rest == "" || rest[0] != '{' && rest[0] != ' ' {
 			continue
 		}
 		at := strings.LastIndexByte(rest, ' ')
-		v, err := strconv.ParseFloat(rest[at+1:], 64)
-		if err != nil {
-			g.t.Fatalf("metrics page: %q: %v", lines.Text(), err)
+		if values[rest[:at]], err = strconv.ParseFloat(rest[at+1:], 64); err != nil {
+			return nil, fmt.Errorf("metrics page: %q: %w", lines.Text(), err)
 		}
-		values[rest[:at]] = v
 	}
-	return values
+	return values, lines.Err()
 }
 
 // label finds the value of a label.
@@ -325,8 +320,12 @@ func label(labels, name string) string {
 // outcomes counts finished requests by outcome.
 func (g *gateway) outcomes() map[string]int {
 	g.t.Helper()
+	return byOutcome(g.metrics("warden_requests_total"))
+}
+
+func byOutcome(requests map[string]float64) map[string]int {
 	counts := map[string]int{}
-	for labels, n := range g.metrics("warden_requests_total") {
+	for labels, n := range requests {
 		counts[label(labels, "outcome")] += int(n)
 	}
 	return counts

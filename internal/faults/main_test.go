@@ -4,11 +4,13 @@
 // package can show by itself is tested there; here stands what needs all of it.
 //
 // Time is real in this package, since sockets, kernels and timers of other
-// programs are what these faults are made of. No test sleeps: each waits for
-// what it expects, with a deadline.
+// programs are what these faults are made of. No test sleeps to be on the safe
+// side: each waits for what it expects, with a deadline. Where time passes for
+// its own sake, it is what is tested, or the chaos run at its mischief.
 package faults
 
 import (
+	"flag"
 	"os"
 	"testing"
 	"time"
@@ -20,6 +22,12 @@ func TestMain(m *testing.M) {
 	if child, ok := children[os.Getenv(childEnv)]; ok {
 		os.Exit(child())
 	}
+	// Most of these tests wait most of the time, so more of them run at once than
+	// there are processors.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -30,18 +38,26 @@ const patience = 20 * time.Second
 // await polls until check succeeds.
 func await(t testing.TB, what string, check func() error) {
 	t.Helper()
+	if err := eventually(check); err != nil {
+		t.Fatalf("waited %s for %s: %v", patience, what, err)
+	}
+}
+
+// eventually is await for goroutines that must not end the test. The error is
+// the check's last one.
+func eventually(check func() error) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.After(patience)
 	for {
 		err := check()
 		if err == nil {
-			return
+			return nil
 		}
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("waited %s for %s: %v", patience, what, err)
+			return err
 		}
 	}
 }

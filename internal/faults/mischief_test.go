@@ -46,7 +46,9 @@ func (c *chaos) disturb(s *simulated, r *rand.Rand, over <-chan struct{}) {
 	requests := func(spec string) func() bool {
 		return func() bool {
 			s.fail(spec + ",for=10s")
-			await(c.t, "a failure to be over", func() error { return s.failing() })
+			if err := eventually(s.failing); err != nil {
+				c.t.Errorf("%s: %s: %v", s, spec, err)
+			}
 			return !cold
 		}
 	}
@@ -108,21 +110,10 @@ func (c *chaos) disturb(s *simulated, r *rand.Rand, over <-chan struct{}) {
 			pause(between(r, 0, 300*time.Millisecond), nil)
 			s.restart()
 		}
-		await(c.t, fmt.Sprint(s, " to be ready again"), func() error {
-			m, err := c.model()
-			if err != nil {
-				return err
-			}
-			if err := c.whole(m); err != nil {
-				return err
-			}
-			for _, row := range m.Replicas[s.first : s.first+s.ranks] {
-				if row.State != "ready" {
-					return fmt.Errorf("replica %d is %s", row.Index, row.State)
-				}
-			}
-			return nil
-		})
+		if err := eventually(func() error { return c.ready(s) }); err != nil {
+			c.t.Errorf("%s is not ready again: %v", s, err)
+			return
+		}
 		s.disturbed.Add(1)
 	}
 }
@@ -178,6 +169,23 @@ func (c *chaos) without(s *simulated) *config.Config {
 	m.Engines = slices.DeleteFunc(slices.Clone(m.Engines), func(e config.Engine) bool { return e.URL.String() == "http://"+s.address })
 	cfg.Models = []config.Model{m}
 	return &cfg
+}
+
+// ready says which replica of a server is not ready.
+func (c *chaos) ready(s *simulated) error {
+	m, err := c.model()
+	if err != nil {
+		return err
+	}
+	if err := c.whole(m); err != nil {
+		return err
+	}
+	for _, r := range m.Replicas[s.first : s.first+s.ranks] {
+		if r.State != "ready" {
+			return fmt.Errorf("replica %d is %s", r.Index, r.State)
+		}
+	}
+	return nil
 }
 
 // whole says that replicas are missing.

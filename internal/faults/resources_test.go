@@ -400,7 +400,7 @@ func TestSlowClientsHoldUpNobody(t *testing.T) {
 	}
 	g := start(t, nil, newEngine(t, 1, endless))
 	before := heap()
-	const slow, endlessly = 50, 5
+	const slow, endlessly = 50, 2
 	for range slow {
 		fmt.Fprint(g.dial(), "POST /v1/chat/completions HTT")
 		fmt.Fprint(g.dial(), "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Slow: ")
