@@ -146,7 +146,7 @@ func (b *bodies) giveBack(buf []byte) {
 	}
 	b.lent.Add(-int64(cap(buf)))
 	if class := bits.Len(uint(cap(buf)-1)) - leastLent; class >= 0 && class < len(b.free) && bits.OnesCount(uint(cap(buf))) == 1 {
-		buf = buf[:0]
-		b.free[class].Put(&buf)
+		free := buf[:0] // buf itself would be allocated on every call
+		b.free[class].Put(&free)
 	}
 }
