@@ -2,6 +2,7 @@ package faults
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -269,26 +270,31 @@ func TestCountingTokensTakesNoPlace(t *testing.T) {
 	g.settled(map[string]int{"ok": 26, "client_error": 1})
 }
 
-// A stream takes no longer for its way through us, and through a proxy that
-// buffers by default.
+// Each event of a stream reaches the client before the engine sends the next
+// one, also through a proxy that buffers by default.
 func TestStreamsAreNotHeldBack(t *testing.T) {
 	t.Parallel()
-	const events, gap = 10, 100 * time.Millisecond
+	all := chat.events("one ", "two ", "three ", "four ", "five")
+	seen := make(chan struct{}, len(all))
 	e := newEngine(t, 1, func(c *call) {
-		parts := make([]string, events)
-		all := chat.events(parts...)
 		c.begin()
-		tick := time.NewTicker(gap)
-		defer tick.Stop()
 		for _, ev := range all {
-			<-tick.C
 			c.chunk(ev)
+			if !c.wait(seen) {
+				return
+			}
 		}
 		c.end()
 	})
 	g := start(t, nil, e)
 	check := func(t *testing.T, url string) {
-		res, err := g.client.Post(url+chat.path, "application/json", strings.NewReader(chat.request("hello", true, "")))
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+chat.path, strings.NewReader(chat.request("hello", true, `,"stream_options":{"include_usage":true}`)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := g.client.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -296,27 +302,12 @@ func TestStreamsAreNotHeldBack(t *testing.T) {
 		if url == g.URL() && res.Header.Get("X-Accel-Buffering") != "no" {
 			t.Errorf("nothing tells a proxy not to buffer: %v", res.Header)
 		}
-		buf := make([]byte, 4096)
-		var reads, slow int
-		began := time.Now()
-		last := began
-		for {
-			n, err := res.Body.Read(buf)
-			if n > 0 {
-				if d := time.Since(last); reads > 0 && d > 3*gap {
-					slow++
-				}
-				reads, last = reads+1, time.Now()
+		for i, ev := range all {
+			got := make([]byte, len(ev))
+			if _, err := io.ReadFull(res.Body, got); err != nil || string(got) != ev {
+				t.Fatalf("event %d: %v %q", i, err, got)
 			}
-			if err == io.EOF {
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		if reads < events || slow > 2 {
-			t.Errorf("%d events came in %d reads, %d of them late", events+3, reads, slow)
+			seen <- struct{}{}
 		}
 	}
 	t.Run("alone", func(t *testing.T) { check(t, g.URL()) })

@@ -39,6 +39,7 @@ type chaos struct {
 	box    []*simulated
 	config *config.Config
 	books  *books
+	log    *record // of the gateway, without its requests
 
 	// policy counts as simulated.disturbed does: odd while it is being changed.
 	policy          atomic.Int64
@@ -74,7 +75,7 @@ func (c *chaos) next() (n int, ok bool) {
 func (c *chaos) more() bool { return c.issued.Load() < c.limit.Load() }
 
 // violation reports what must not be of a request, with what the gateway logged
-// of it.
+// of it and at that time.
 func (c *chaos) violation(n int, format string, args ...any) {
 	for range 100 { // the gateway has it a moment after the client, if it has it
 		if c.books.entries[n].Load() != 0 {
@@ -85,7 +86,7 @@ func (c *chaos) violation(n int, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.violations++; c.violations <= shownViolations {
-		c.t.Errorf("request %s: %s\nthe gateway: %s", requestName(n), fmt.Sprintf(format, args...), c.books.line(n))
+		c.t.Errorf("request %s: %s\nthe gateway: %s\n%s", requestName(n), fmt.Sprintf(format, args...), c.books.line(n), c.log.tail())
 	}
 }
 
@@ -216,9 +217,9 @@ func TestChaos(t *testing.T) {
 		fates:    make([]atomic.Uint32, requests),
 		statuses: make([]atomic.Int32, requests),
 		books:    &books{entries: make([]atomic.Int64, requests)},
+		log:      &record{most: 16 << 10},
 	}
-	log := &record{most: 64 << 10}
-	c.books.Handler = slog.NewJSONHandler(log, nil)
+	c.books.Handler = slog.NewJSONHandler(c.log, nil)
 	for _, ranks := range []int{2, 1, 1, 1} {
 		first := 0
 		for _, s := range c.box {
@@ -231,11 +232,6 @@ func TestChaos(t *testing.T) {
 	if err := c.launch(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if t.Failed() {
-			t.Logf("the end of the gateway's log:\n%s", log.tail())
-		}
-	}()
 	c.settle()
 
 	// What is in use after a part of the run is what a run needs; more at the end
