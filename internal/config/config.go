@@ -20,8 +20,8 @@ type Config struct {
 	// Listen is the address for clients, HOST:PORT.
 	Listen string `yaml:"listen"`
 	Admin  Admin  `yaml:"admin"`
-	// Data is the folder of the history and the conversation table; MemoryOnly
-	// keeps nothing.
+	// Data is the folder of the history and the conversation table; :memory: keeps
+	// nothing.
 	Data    string  `yaml:"data"`
 	Models  []Model `yaml:"models"`
 	Session Session `yaml:"session"`
@@ -60,7 +60,8 @@ type Model struct {
 	ServedName string `yaml:"served_name,omitempty"`
 	// Aliases are further names, with * as in claude-*.
 	Aliases []string `yaml:"aliases,omitempty"`
-	Policy  string   `yaml:"policy"`
+	// Policy is the rule by which requests get a replica.
+	Policy string `yaml:"policy"`
 	// SpillThreshold is how many requests a home may have in flight before one
 	// leaves it.
 	SpillThreshold SpillThreshold `yaml:"spill_threshold"`
@@ -74,6 +75,7 @@ type Model struct {
 
 // Engine is one server of a model.
 type Engine struct {
+	// URL is the server's base address, as in http://127.0.0.1:8000.
 	URL URL `yaml:"url"`
 	// Ranks is how many replicas stand behind the URL; 0 means that the engine is
 	// asked.
@@ -126,8 +128,11 @@ type Timeouts struct {
 
 // Log is the process log on standard error.
 type Log struct {
-	Level  string `yaml:"level"`  // one of logLevels
-	Format string `yaml:"format"` // one of logFormats
+	// Level is the least weight of a line that is written: debug, info, warn or
+	// error.
+	Level string `yaml:"level"`
+	// Format is text or json.
+	Format string `yaml:"format"`
 }
 
 var (

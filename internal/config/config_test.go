@@ -403,10 +403,10 @@ func TestDeepNestingIsRefused(t *testing.T) {
 	}
 }
 
-// TestDocumentation reads the example of docs/configuration.md: it has every
+// TestDocumentation reads the example of docs/config.md: it has every
 // key, and values that the text calls defaults are the defaults.
 func TestDocumentation(t *testing.T) {
-	text, err := os.ReadFile("../../docs/configuration.md")
+	text, err := os.ReadFile("../../docs/config.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -415,7 +415,7 @@ func TestDocumentation(t *testing.T) {
 	if !ok {
 		t.Fatal("no example")
 	}
-	c, err := Parse("docs/configuration.md", []byte(example))
+	c, err := Parse("docs/config.md", []byte(example))
 	if err != nil {
 		t.Fatal(err)
 	}
