@@ -32,6 +32,9 @@ type commands struct {
 	Simulate simulateCommand `cmd:"" help:"Measure routing policies in virtual time."`
 	Config   configCommands  `cmd:"" help:"Check or print a configuration file."`
 	Version  versionCommand  `cmd:"" help:"Print version, commit and Go version."`
+
+	Completion completionCommand `cmd:"" help:"Print completions for a shell."`
+	Man        manCommand        `cmd:"" hidden:"" help:"Print the manual page."`
 }
 
 func main() {
