@@ -20,6 +20,9 @@ type Simulation struct {
 	Box      Box
 	Seed     uint64
 	Seeds    int // runs with Seed, Seed+1, ...; at least 1
+	// Requests, when not nil, is given every request, step by step and seed by seed,
+	// after all runs have ended.
+	Requests func([]results.Request)
 }
 
 // Validate reports the first setting that makes no sense.
@@ -86,19 +89,18 @@ func Simulate(ctx context.Context, s Simulation, progress func(Progress)) (*resu
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	return s.results(runs)
+	var steps []Measured
+	for _, r := range runs {
+		steps = append(steps, r.steps...)
+	}
+	return s.Protocol.Join(s.Workload, s.Box.settings(), steps)
 }
 
 // run is the protocol under one seed.
 type run struct {
 	simulation Simulation
 	seed       uint64
-	steps      []runStep // arm by arm
-}
-
-type runStep struct {
-	results.Run
-	replicas, byTurn []results.Part
+	steps      []Measured
 }
 
 func (r *run) do(ctx context.Context, report func(Progress)) error {
@@ -108,41 +110,8 @@ func (r *run) do(ctx context.Context, report func(Progress)) error {
 		return err
 	}
 	return s.Protocol.Run(ctx, r.seed, s.Workload, v, func(o Observation) {
-		sessions := s.Protocol.Sessions[o.Sessions]
-		m := measure(o, sessions, v.Replicas(), v.BlockTokens())
-		r.steps = append(r.steps, runStep{
-			results.Run{Seed: r.seed, Measures: m}, byReplica(o, v.Replicas()), byTurn(o),
-		})
-		report(Progress{Seed: r.seed, Arm: s.Protocol.Arms[o.Arm], Sessions: sessions, Measures: m})
+		m := s.Protocol.Measure(r.seed, o, v)
+		r.steps = append(r.steps, m)
+		report(Progress{Seed: r.seed, Arm: m.Arm, Sessions: m.Sessions, Measures: m.Measures})
 	})
-}
-
-// results joins the runs, all of which are complete.
-func (s Simulation) results(runs []*run) (*results.Results, error) {
-	all := &results.Results{Schema: results.Schema}
-	for arm, name := range s.Protocol.Arms {
-		a := results.Arm{Name: name}
-		for step, sessions := range s.Protocol.Sessions {
-			var figures []results.Run
-			var replicas, byTurn [][]results.Part
-			for _, r := range runs {
-				one := r.steps[arm*len(s.Protocol.Sessions)+step]
-				figures = append(figures, one.Run)
-				replicas = append(replicas, one.replicas)
-				byTurn = append(byTurn, one.byTurn)
-			}
-			a.Steps = append(a.Steps, results.NewStep(sessions, figures, replicas, byTurn))
-		}
-		all.Arms = append(all.Arms, a)
-	}
-	var err error
-	for _, part := range []struct {
-		to   *results.Settings
-		what any
-	}{{&all.Workload, s.Workload.Settings()}, {&all.Protocol, s.Protocol.settings()}, {&all.Box, s.Box.settings()}} {
-		if *part.to, err = results.Describe(part.what); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
 }
