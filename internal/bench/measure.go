@@ -60,7 +60,7 @@ func measure(o Observation, clients, replicas, blockTokens int) results.Measures
 	var itl, sessions []float64
 	for _, r := range turns {
 		if r.Output > 1 {
-			itl = append(itl, 1000*(r.Last-r.First).Seconds()/float64(r.Output-1))
+			itl = append(itl, betweenTokens(r.Result))
 		}
 	}
 	m.ITLMean = mean(itl)
