@@ -8,6 +8,7 @@ type Measured struct {
 	Sessions int
 	results.Run
 	Replicas, ByTurn []results.Part
+	Requests         []results.Request
 }
 
 // Measure turns what was seen of a step of the protocol on s into figures.
@@ -17,6 +18,7 @@ func (p Protocol) Measure(seed uint64, o Observation, s System) Measured {
 		Arm: p.Arms[o.Arm], Sessions: sessions,
 		Run:      results.Run{Seed: seed, Measures: measure(o, sessions, s.Replicas(), s.BlockTokens())},
 		Replicas: byReplica(o, s.Replicas()), ByTurn: byTurn(o),
+		Requests: o.Requests(p.Arms[o.Arm], sessions, seed),
 	}
 }
 
@@ -34,6 +36,7 @@ func (p Protocol) Join(w Workload, box any, steps []Measured) (*results.Results,
 				if m.Arm == name && m.Sessions == sessions {
 					runs = append(runs, m.Run)
 					replicas, byTurn = append(replicas, m.Replicas), append(byTurn, m.ByTurn)
+					all.Requests = append(all.Requests, m.Requests...)
 				}
 			}
 			if len(runs) > 0 {

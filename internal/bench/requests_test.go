@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -33,5 +35,43 @@ func TestRequests(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+}
+
+// The requests of a simulation are those that its figures were made of, in the
+// same order whichever run ended first.
+func TestSimulationHandsOverItsRequests(t *testing.T) {
+	simulate := func() *results.Results {
+		s := published(t, 3, "off", "affinity")
+		s.Protocol.Sessions, s.Protocol.Step = []int{2, 3}, 20*time.Second
+		r, err := Simulate(context.Background(), s, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	r := simulate()
+	type place struct {
+		arm      string
+		sessions int
+		seed     uint64
+	}
+	finished := map[place]float64{}
+	for _, q := range r.Requests {
+		if q.End == results.Finished {
+			finished[place{q.Arm, q.Sessions, q.Seed}]++
+		}
+	}
+	for _, arm := range r.Arms {
+		for _, step := range arm.Steps {
+			for _, run := range step.Runs {
+				if n := finished[place{arm.Name, step.Sessions, run.Seed}]; n == 0 || n != *run.Turns {
+					t.Errorf("%s, %d sessions, seed %d: %v requests finished, the figure says %v", arm.Name, step.Sessions, run.Seed, n, *run.Turns)
+				}
+			}
+		}
+	}
+	if again := simulate(); !cmp.Equal(r.Requests, again.Requests) {
+		t.Error("equal simulations handed over different requests")
 	}
 }

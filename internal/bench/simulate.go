@@ -20,9 +20,6 @@ type Simulation struct {
 	Box      Box
 	Seed     uint64
 	Seeds    int // runs with Seed, Seed+1, ...; at least 1
-	// Requests, when not nil, is given every request, step by step and seed by seed,
-	// after all runs have ended.
-	Requests func([]results.Request)
 }
 
 // Validate reports the first setting that makes no sense.

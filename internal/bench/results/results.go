@@ -26,6 +26,9 @@ type Results struct {
 	Protocol Settings `json:"protocol"`
 	Box      Settings `json:"box"`
 	Arms     []Arm    `json:"arms"`
+	// Requests are what the figures were made of, arm by arm and step by step. They
+	// are in requests.jsonl, not in results.json.
+	Requests []Request `json:"-"`
 }
 
 // Arm is everything that was measured under one policy.
