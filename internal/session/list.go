@@ -15,6 +15,10 @@ import (
 // Query asks for a page of the table.
 type Query struct {
 	Model string // empty for all
+	// Client is the program, empty for all; Parent is the conversation whose
+	// sub-agents are asked for, zero for all conversations.
+	Client string
+	Parent Key
 	// Sort is a name of Sorts(); empty means "last_seen". The largest or newest
 	// come first.
 	Sort  string
@@ -42,6 +46,13 @@ func sorts() map[string]func(*row) int64 {
 
 // Sorts lists the orders that a Query may ask for.
 func Sorts() []string { return slices.Sorted(maps.Keys(sorts())) }
+
+// takes says whether a row is among those that are asked for.
+func (q Query) takes(r *row) bool {
+	o := r.origin.Value()
+	return (q.Model == "" || q.Model == o.model) && (q.Client == "" || q.Client == o.client) &&
+		(q.Parent == Key{} || q.Parent == r.parent)
+}
 
 // listed is a row with what a list compares.
 type listed struct {
@@ -85,7 +96,7 @@ func (t *Table) Conversations(q Query) (page []Conversation, next string, err er
 		}
 	}
 	t.walk(func(r *row) {
-		if q.Model != "" && r.origin.Value().model != q.Model {
+		if !q.takes(r) {
 			return
 		}
 		l := listed{value(r), Conversation{Key: r.key}}

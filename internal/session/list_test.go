@@ -75,6 +75,38 @@ func TestListOfOneModel(t *testing.T) {
 	}
 }
 
+func TestListOfOneClientAndOfSubAgents(t *testing.T) {
+	tab := table(t, Options{})
+	turn := func(client, session, agent string) Key {
+		h := head("User-Agent", client+"/1.0", "X-Claude-Code-Session-Id", session)
+		if agent != "" {
+			h.Set("X-Claude-Code-Agent-Id", agent)
+		}
+		return tab.Identify(start, Request{Model: "m", Header: h, Facts: chat("u:hello " + session + agent)}).Key
+	}
+	main := turn("claude-cli", uuid1, "")
+	child := turn("claude-cli", uuid1, "a64e")
+	other := turn("codex", uuid2, "")
+	for _, tt := range []struct {
+		q    Query
+		want []Key
+	}{
+		{Query{Parent: main}, []Key{child}},
+		{Query{Parent: child}, nil},
+		{Query{Client: "codex"}, []Key{other}},
+		{Query{Client: "none"}, nil},
+	} {
+		page, _, err := tab.Conversations(tt.q)
+		var got []Key
+		for _, c := range page {
+			got = append(got, c.Key)
+		}
+		if err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("%+v: %v, %v, want %v", tt.q, got, err, tt.want)
+		}
+	}
+}
+
 func TestBadQueriesAreRefused(t *testing.T) {
 	for _, tt := range []struct {
 		q    Query
