@@ -25,6 +25,8 @@ type System interface {
 	// BlockTokens is the unit of the engines' caches.
 	BlockTokens() int
 
+	// Begin says that a step's load begins now.
+	Begin(Step)
 	Now() time.Duration
 	// After does something on the System's goroutine when so much time has passed.
 	After(d time.Duration, do func())
@@ -39,6 +41,14 @@ type System interface {
 	Run(ctx context.Context, until time.Duration, idle func() bool) error
 
 	Counters() Counters
+}
+
+// Step is one number of sessions at once under one arm.
+type Step struct {
+	Arm      string
+	Sessions int
+	// Length is how long it lasts; 0 is until the workload has no more sessions.
+	Length time.Duration
 }
 
 // Request is one turn on its way.

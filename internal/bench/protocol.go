@@ -152,6 +152,7 @@ func (p Protocol) step(ctx context.Context, seed uint64, arm, step int, w Worklo
 		return Observation{}, err
 	}
 	before, start := s.Counters(), s.Now()
+	s.Begin(Step{Arm: p.Arms[arm], Sessions: p.Sessions[step], Length: p.Step})
 	l := newLoad(s, w, place, p.Sessions[step])
 	l.start()
 	until := time.Duration(math.MaxInt64)

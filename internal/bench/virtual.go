@@ -173,6 +173,7 @@ func (v *virtual) Switch(arm string, cold bool) error {
 
 func (v *virtual) Replicas() int      { return v.box.Replicas }
 func (v *virtual) BlockTokens() int   { return v.box.Engine.BlockTokens }
+func (v *virtual) Begin(Step)         {}
 func (v *virtual) Now() time.Duration { return v.now }
 
 // wall is the time as the packages below want it.
