@@ -74,7 +74,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		route:   rt,
 		rec:     Record{Time: time.Now(), RequestID: id, Path: rt.path},
 	}
+	entered := h.open.enter()
+	if entered {
+		defer h.open.leave()
+	}
 	defer x.finish()
+	if !entered {
+		x.fail(stopping())
+		return
+	}
 	if f := x.prepare(); f != nil {
 		x.fail(f)
 		return
@@ -86,9 +94,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // lease for it.
 func (x *exchange) prepare() *failure {
 	h := x.h
-	if h.stopping.Load() {
-		return stopping()
-	}
 	f := x.readBody()
 	x.rec.BytesIn = int64(len(x.body))
 	if f == nil {

@@ -23,6 +23,10 @@ const (
 	retryLate = 30 * time.Second
 )
 
+// retryStopping is when a client of a gateway that stops is told to come back: the
+// next process may serve at any moment.
+const retryStopping = time.Second
+
 // failure is an answer that the gateway makes itself.
 type failure struct {
 	llmapi.Error
@@ -73,7 +77,7 @@ func exhausted(cause error) *failure {
 
 func stopping() *failure {
 	f := fail(llmapi.KindStopping, GatewayError, "the gateway is stopping; try again in a moment")
-	f.RetryAfter, f.close, f.unread = retrySoon, true, true
+	f.RetryAfter, f.close, f.unread = retryStopping, true, true
 	return f
 }
 

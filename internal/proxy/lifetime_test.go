@@ -110,15 +110,25 @@ func TestStoppingRefusesNewRequestsAndFinishesOpenOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	g.Stopping()
+	drained := g.Stopping()
 	got := g.post(t, "/v1/messages", script.body)
-	if got.status != 503 || got.header.Get(headerError) != "stopping" || got.header.Get("Retry-After") != "2" || !strings.HasPrefix(got.body, `{"type":"error"`) {
+	if got.status != 503 || got.header.Get(headerError) != "stopping" || got.header.Get("Retry-After") != "1" || !strings.HasPrefix(got.body, `{"type":"error"`) {
 		t.Errorf("got %d %v %s", got.status, got.header, got.body)
+	}
+	select {
+	case <-drained:
+		t.Error("drained while a stream is open")
+	default:
 	}
 	close(next)
 	if b, err := io.ReadAll(res.Body); err != nil || string(b) != strings.Join(script.events, "") {
 		t.Errorf("the open stream: %v %q", err, b)
 	}
+	<-drained
+	if got := g.post(t, "/v1/messages", script.body); got.status != 503 {
+		t.Errorf("after the last open answer: %d", got.status)
+	}
+	<-g.Stopping() // at once: a refused request opens nothing
 }
 
 // 300 requests at once, of all kinds, over engines that fail in all ways: each

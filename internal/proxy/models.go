@@ -51,7 +51,7 @@ func (h *Handler) serveLocal(w http.ResponseWriter, r *http.Request, rt route, a
 	var f *failure
 	switch rt.kind {
 	case kindAlive:
-		if h.stopping.Load() {
+		if h.open.stopped() {
 			f = stopping()
 		}
 	case kindModels:

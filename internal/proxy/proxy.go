@@ -15,7 +15,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"lmwarden/internal/pool"
@@ -107,7 +106,7 @@ type Handler struct {
 	engines  *upstream.Client
 	bodies   bodies
 	buffers  sync.Pool // of *[streamBuffer]byte
-	stopping atomic.Bool
+	open     open
 }
 
 // models, backend and lease are what the handler uses of pool.
@@ -178,8 +177,9 @@ func (h *Handler) Server() *http.Server {
 	}
 }
 
-// Stopping makes the handler refuse new requests; open ones go on to their end.
-func (h *Handler) Stopping() { h.stopping.Store(true) }
+// Stopping makes the handler refuse new requests; open ones go on to their end,
+// and the channel is closed when they have come to it.
+func (h *Handler) Stopping() (drained <-chan struct{}) { return h.open.stop() }
 
 // Close lets go of idle connections to engines. Call it when the listener's
 // server has shut down.
