@@ -75,11 +75,16 @@ func halfWidth(values []float64) float64 {
 	if n < 2 {
 		return math.NaN()
 	}
+	return student95(n-1) * math.Sqrt(variance(values)/float64(n))
+}
+
+// variance is that of a sample of at least two values.
+func variance(values []float64) float64 {
 	m, squares := mean(values), 0.0
 	for _, v := range values {
 		squares += (v - m) * (v - m)
 	}
-	return student95(n-1) * math.Sqrt(squares/float64(n-1)/float64(n))
+	return squares / float64(len(values)-1)
 }
 
 // student95 is the 97.5% quantile of Student's t distribution with so many

@@ -2,11 +2,10 @@ package results
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
-	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -21,8 +20,8 @@ type Comparison struct {
 type Line struct {
 	Column Column
 	A, B   *float64 // means
-	// Low and High are the 95% bootstrap interval of B - A; nil with fewer than two
-	// runs on a side.
+	// Low and High are the 95% interval of B - A; nil with fewer than two runs on a
+	// side.
 	Low, High *float64
 	Verdict   Verdict
 }
@@ -43,29 +42,52 @@ const (
 const resamples = 2000
 
 // Compare sets b's arms and steps against those of a that have the same name and
-// the same sessions. It fails when nothing is common, or when workload or
-// protocol differ: such figures do not compare.
+// the same sessions; where each has a single arm, these are compared whatever
+// their names. It fails when nothing is common, and with an UnlikeError when
+// workload or protocol differ: such figures do not compare.
 func Compare(a, b *Results) ([]Comparison, error) {
-	for _, s := range []struct {
-		name string
-		a, b Settings
-	}{{"workload", a.Workload, b.Workload}, {"protocol", a.Protocol, b.Protocol}} {
-		if d := differing(s.a, s.b); len(d) > 0 {
-			return nil, fmt.Errorf("the measurements have different %s settings (%s): repeat one with the other's", s.name, strings.Join(d, ", "))
+	var unlike []Difference
+	for _, d := range Differences(a, b) {
+		if d.Unlike {
+			unlike = append(unlike, d)
 		}
 	}
+	if len(unlike) > 0 {
+		return nil, UnlikeError{unlike}
+	}
+	return CompareUnlike(a, b)
+}
+
+// CompareUnlike is Compare without its look at the settings. Whoever shows the
+// outcome shows the Differences too.
+func CompareUnlike(a, b *Results) ([]Comparison, error) {
 	var all []Comparison
 	for i := range a.Arms {
 		other := b.Arm(a.Arms[i].Name)
-		if other == nil {
-			continue
+		if len(a.Arms) == 1 && len(b.Arms) == 1 {
+			other = &b.Arms[0]
 		}
-		all = append(all, CompareArms(&a.Arms[i], other)...)
+		if other != nil {
+			all = append(all, CompareArms(&a.Arms[i], other)...)
+		}
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("the measurements have no arm and number of sessions in common")
+		return nil, fmt.Errorf("the measurements have no arm and number of sessions in common: one has %s, the other %s", a.extent(), b.extent())
 	}
 	return all, nil
+}
+
+// extent names the arms and steps.
+func (r *Results) extent() string {
+	var arms []string
+	for _, a := range r.Arms {
+		var sessions []string
+		for _, s := range a.Steps {
+			sessions = append(sessions, strconv.Itoa(s.Sessions))
+		}
+		arms = append(arms, fmt.Sprintf("%s at %s sessions", a.Name, strings.Join(sessions, ", ")))
+	}
+	return strings.Join(arms, " and ")
 }
 
 // CompareArms sets the steps of b against those of a with the same sessions.
@@ -94,7 +116,7 @@ func compareSteps(a, b *Step) []Line {
 	var lines []Line
 	for _, c := range Columns() {
 		l := Line{Column: c, A: c.Of(&a.Measures), B: c.Of(&b.Measures), Verdict: Unknown}
-		if low, high, ok := bootstrap(valuesOf(a, c), valuesOf(b, c), paired); ok {
+		if low, high, ok := interval(valuesOf(a, c), valuesOf(b, c), paired); ok {
 			l.Low, l.High = Figure(low), Figure(high)
 			l.Verdict = verdict(c.Better, low, high)
 		}
@@ -128,11 +150,13 @@ func verdict(better Direction, low, high float64) Verdict {
 	}
 }
 
-// bootstrap is the percentile interval of mean(b) - mean(a) (Efron and
-// Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13). Paired runs
-// had the same seed and are drawn together. The random source is fixed: a
-// comparison says the same each time.
-func bootstrap(a, b []float64, paired bool) (low, high float64, ok bool) {
+// interval is that of mean(b) - mean(a) at 95%: of the percentile bootstrap
+// (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13)
+// and of Student's t, Welch's for unpaired runs, the ends farther out. Of few
+// runs the bootstrap knows too little: two that happen to agree would always make
+// a difference. Paired runs had the same seed and are drawn together. The random
+// source is fixed: a comparison says the same each time.
+func interval(a, b []float64, paired bool) (low, high float64, ok bool) {
 	if paired {
 		var d []float64
 		for i := range a {
@@ -147,6 +171,15 @@ func bootstrap(a, b []float64, paired bool) (low, high float64, ok bool) {
 	if len(a) < 2 || len(b) < 2 {
 		return 0, 0, false
 	}
+	low, high = bootstrap(a, b)
+	if t := welch(a, b); !math.IsNaN(t) {
+		center := mean(b) - mean(a)
+		low, high = min(low, center-t), max(high, center+t)
+	}
+	return low, high, true
+}
+
+func bootstrap(a, b []float64) (low, high float64) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	drawn := func(values []float64) float64 {
 		sum := 0.0
@@ -161,24 +194,29 @@ func bootstrap(a, b []float64, paired bool) (low, high float64, ok bool) {
 	}
 	slices.Sort(differences)
 	const tail = resamples / 40
-	return differences[tail], differences[resamples-1-tail], true
+	return differences[tail], differences[resamples-1-tail]
+}
+
+// welch is the half width of the 95% interval of mean(b) - mean(a) (Welch, "The
+// generalization of 'Student's' problem when several different population
+// variances are involved", 1947); NaN when no value differs from another. Zeros
+// on one side make it Student's interval of the other.
+func welch(a, b []float64) float64 {
+	of := func(values []float64) (squaredError, freedom float64) {
+		v, n := variance(values)/float64(len(values)), float64(len(values)-1)
+		return v, v * v / n
+	}
+	va, fa := of(a)
+	vb, fb := of(b)
+	freedom := (va + vb) * (va + vb) / (fa + fb)
+	if math.IsNaN(freedom) {
+		return math.NaN()
+	}
+	return student95(max(int(freedom), 1)) * math.Sqrt(va+vb)
 }
 
 func measured(values []float64) []float64 {
 	return slices.DeleteFunc(slices.Clone(values), math.IsNaN)
-}
-
-// differing are the names of the settings that are not equal.
-func differing(a, b Settings) []string {
-	names := map[string]bool{}
-	for _, s := range []Settings{a, b} {
-		for name := range s {
-			if !reflect.DeepEqual(a[name], b[name]) {
-				names[name] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(names))
 }
 
 // ComparisonTable prints comparisons as Markdown, one row per column and step;
@@ -191,12 +229,12 @@ func ComparisonTable(all []Comparison) string {
 			if l.A == nil || l.B == nil {
 				continue
 			}
-			interval := notMeasured
+			between := notMeasured
 			if l.Low != nil && l.High != nil {
-				interval = l.Column.Format(l.Low) + " … " + l.Column.Format(l.High)
+				between = l.Column.Format(l.Low) + " … " + l.Column.Format(l.High)
 			}
 			fmt.Fprintf(&b, "| %s | %d | %s | %s | %s | %s | %s |\n", c.Arms, c.Sessions, l.Column.Title,
-				l.Column.Format(l.A), l.Column.Format(l.B), interval, l.Verdict)
+				l.Column.Format(l.A), l.Column.Format(l.B), between, l.Verdict)
 		}
 	}
 	return b.String()

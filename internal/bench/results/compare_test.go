@@ -1,8 +1,13 @@
 package results
 
 import (
+	"errors"
+	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // step has one run for each value, with consecutive seeds from the given one.
@@ -52,20 +57,50 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-func TestBootstrapIntervalHoldsTheDifference(t *testing.T) {
-	a, b := step(1, 10, 12, 11, 13, 9), step(11, 15, 16, 14, 17, 18)
-	lines := CompareArms(&Arm{Name: "x", Steps: []Step{a}}, &Arm{Name: "x", Steps: []Step{b}})[0].Lines
-	for _, l := range lines {
-		if l.Column.Name != "turns" {
-			continue
-		}
-		// Means 11 and 16, each with a standard error of 0.63: 5 ± 1.96 x 0.89.
-		if *l.Low < 2.8 || *l.Low > 4 || *l.High < 6 || *l.High > 7.2 {
-			t.Errorf("interval %v to %v, want about 3.2 to 6.8", *l.Low, *l.High)
-		}
-		return
+func TestIntervalHoldsTheDifference(t *testing.T) {
+	low, high, ok := interval([]float64{10, 12, 11, 13, 9}, []float64{15, 16, 14, 17, 18}, false)
+	// Means 11 and 16, each with a standard error of 0.707: 5 ± t(8) x 1.
+	if !ok || math.Abs(low-2.694) > 0.001 || math.Abs(high-7.306) > 0.001 {
+		t.Errorf("interval %v to %v, want 2.694 to 7.306", low, high)
 	}
-	t.Fatal("no line of turns")
+	// With many runs the bootstrap is as wide, and follows what is skewed.
+	var skewed []float64
+	for i := range 60 {
+		skewed = append(skewed, math.Exp(float64(i)/10))
+	}
+	low, high, _ = interval(make([]float64, 60), skewed, true)
+	if center := mean(skewed); center-low >= high-center {
+		t.Errorf("interval %v to %v around %v does not lean to the long tail", low, high, center)
+	}
+}
+
+// Two samples of the same kind are told apart no more often than an interval of
+// 95% allows, however few the runs.
+func TestNoDifferenceIsRarelyMissed(t *testing.T) {
+	const pairs = 300
+	rng := rand.New(rand.NewPCG(7, 7))
+	for _, runs := range []int{2, 3, 5, 12} {
+		for _, paired := range []bool{false, true} {
+			wrong := 0
+			for range pairs {
+				a, b := make([]float64, runs), make([]float64, runs)
+				for i := range runs {
+					a[i], b[i] = rng.NormFloat64(), rng.NormFloat64()
+				}
+				low, high, ok := interval(a, b, paired)
+				if !ok {
+					t.Fatal("no interval")
+				}
+				if verdict(Higher, low, high) != NoDifference {
+					wrong++
+				}
+			}
+			// 5%, and three standard errors of a share of 300.
+			if share := float64(wrong) / pairs; share > 0.05+0.038 {
+				t.Errorf("%d runs, paired %v: %.1f%% told apart", runs, paired, 100*share)
+			}
+		}
+	}
 }
 
 func TestCompareMeasurements(t *testing.T) {
@@ -78,23 +113,57 @@ func TestCompareMeasurements(t *testing.T) {
 		!strings.Contains(table, "| off | 8 | turns | 7 | 7 | – | not known |") {
 		t.Errorf("table:\n%s", table)
 	}
-	b.Box["replicas"] = 8.0 // another box may be compared
-	if _, err := Compare(a, b); err != nil {
-		t.Error(err)
+}
+
+func TestUnlikeMeasurements(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Results)
+		want   []string // differences; with a ! where figures do not compare
+	}{
+		"nothing":          {func(r *Results) {}, nil},
+		"another box":      {func(r *Results) { r.Box["replicas"] = 8.0 }, []string{"box.replicas is 4 and 8"}},
+		"a part of a part": {func(r *Results) { r.Box["engine"] = map[string]any{"blocks": 1.0, "name": "x"} }, []string{"box.engine.name is y and x"}},
+		"other arms":       {func(r *Results) { r.Protocol["arms"] = "off" }, []string{"protocol.arms is off,affinity and off"}},
+		"another protocol": {func(r *Results) { r.Protocol["step_s"] = 60.0 }, []string{"!protocol.step_s is 180 and 60"}},
+		"another workload": {func(r *Results) { r.Workload["turns"] = 9.0 }, []string{"!workload.turns is – and 9"}},
+		"no workload":      {func(r *Results) { r.Workload = nil }, []string{"!workload.name is claude-code and –"}},
+	} {
+		a, b := sample(), sample()
+		for _, r := range []*Results{a, b} {
+			r.Protocol["arms"], r.Box["engine"] = "off,affinity", map[string]any{"blocks": 1.0, "name": "y"}
+		}
+		tc.change(b)
+		var got []string
+		unlike := false
+		for _, d := range Differences(a, b) {
+			text := d.String()
+			if d.Unlike {
+				text, unlike = "!"+text, true
+			}
+			got = append(got, text)
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		_, err := Compare(a, b)
+		if is := errors.As(err, new(UnlikeError)); is != unlike || (err != nil && !unlike) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := CompareUnlike(a, b); err != nil {
+			t.Errorf("%s, compared all the same: %v", name, err)
+		}
 	}
-	b.Protocol["step_s"] = 60.0
-	if _, err := Compare(a, b); err == nil || !strings.Contains(err.Error(), "protocol settings (step_s)") {
-		t.Errorf("another protocol: %v", err)
-	}
-	b = sample()
-	b.Workload["turns"] = 9.0
-	if _, err := Compare(a, b); err == nil || !strings.Contains(err.Error(), "workload settings (turns)") {
-		t.Errorf("another workload: %v", err)
-	}
-	b = sample()
+}
+
+func TestCompareArmsOfMeasurements(t *testing.T) {
+	a, b := sample(), sample()
 	b.Arms = b.Arms[:1]
 	b.Arms[0].Name = "other"
-	if _, err := Compare(a, b); err == nil || !strings.Contains(err.Error(), "no arm") {
+	if _, err := Compare(a, b); err == nil || !strings.Contains(err.Error(), "off at 4, 8 sessions and affinity at 4 sessions") {
 		t.Errorf("nothing in common: %v", err)
+	}
+	a.Arms = a.Arms[:1]
+	if all, err := Compare(a, b); err != nil || len(all) != 2 || all[0].Arms != "off → other" {
+		t.Errorf("single arms: %v, %+v", err, all)
 	}
 }

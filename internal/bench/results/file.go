@@ -5,32 +5,53 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 )
 
 // Names of the files of a measurement in its folder.
 const (
-	JSONFile  = "results.json"
-	TableFile = "table.md"
+	JSONFile     = "results.json"
+	TableFile    = "table.md"
+	CSVFile      = "table.csv"
+	RequestsFile = "requests.jsonl"
 )
 
-// Write puts results.json and table.md into a folder, which it makes.
+// Write puts the files of a measurement into a folder, which it makes.
 func (r *Results) Write(dir string) error {
-	data, err := r.JSON()
-	if err != nil {
-		return err
-	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return fmt.Errorf("write results: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, JSONFile), data, 0o666); err != nil {
-		return fmt.Errorf("write results: %w", err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, TableFile), []byte(r.Table()), 0o666); err != nil {
-		return fmt.Errorf("write results: %w", err)
+	for _, file := range []struct {
+		name  string
+		write func(io.Writer) error
+	}{
+		{JSONFile, func(w io.Writer) error {
+			data, err := r.JSON()
+			if err != nil {
+				return err
+			}
+			_, err = w.Write(data)
+			return err
+		}},
+		{TableFile, func(w io.Writer) error { _, err := io.WriteString(w, r.Table()); return err }},
+		{CSVFile, r.WriteCSV},
+		{RequestsFile, func(w io.Writer) error { return WriteRequests(w, r.Requests) }},
+	} {
+		if err := writeFile(filepath.Join(dir, file.name), file.write); err != nil {
+			return fmt.Errorf("write results: %w", err)
+		}
 	}
 	return nil
+}
+
+func writeFile(path string, write func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
 }
 
 // Read reads a results.json, or the one in a folder.

@@ -3,7 +3,6 @@ package results
 import (
 	"bufio"
 	"encoding/json"
-	"fmt"
 	"io"
 )
 
@@ -57,11 +56,8 @@ func WriteRequests(w io.Writer, requests []Request) error {
 	e.SetEscapeHTML(false)
 	for i := range requests {
 		if err := e.Encode(&requests[i]); err != nil {
-			return fmt.Errorf("write requests: %w", err)
+			return err
 		}
 	}
-	if err := b.Flush(); err != nil {
-		return fmt.Errorf("write requests: %w", err)
-	}
-	return nil
+	return b.Flush()
 }

@@ -1,6 +1,7 @@
 package results
 
 import (
+	"encoding/json"
 	"math"
 	"os"
 	"path/filepath"
@@ -128,8 +129,41 @@ func TestWriteAndRead(t *testing.T) {
 	if err != nil || string(table) != r.Table() {
 		t.Errorf("table.md: %v\n%s", err, table)
 	}
+	if csv, err := os.ReadFile(filepath.Join(dir, CSVFile)); err != nil || !strings.HasPrefix(string(csv), "arm,sessions,runs,sessions_per_hour,") {
+		t.Errorf("table.csv: %v\n%s", err, csv)
+	}
 	if _, err := Read(filepath.Join(dir, "absent")); err == nil {
 		t.Error("a folder that is not there was read")
+	}
+}
+
+func TestRequestsAreLines(t *testing.T) {
+	turn, session, hits := 2, "00ff", 0
+	requests := []Request{
+		{Arm: "off", Sessions: 4, Seed: 1, Session: &session, Turn: &turn, SentS: 1.5, TTFB: figure(0.25), CachedTokens: &hits, End: Cut},
+		{Arm: "<off>", Sessions: 4, Seed: 1 << 63, Client: 3, End: Finished},
+	}
+	var b strings.Builder
+	if err := WriteRequests(&b, requests); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+	var got []Request
+	for _, line := range lines {
+		var r Request
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		got = append(got, r)
+	}
+	if diff := cmp.Diff(requests, got); diff != "" {
+		t.Errorf("requests read back (-written +read):\n%s", diff)
+	}
+	// What is not known is there, and null.
+	for _, want := range []string{`"parent":null`, `"ttft_s":null`, `"cached_tokens":0`, `"output_tokens":null`, `"replica":null`, `"decision":null`, `"error":null`} {
+		if !strings.Contains(lines[0], want) {
+			t.Errorf("no %s in %s", want, lines[0])
+		}
 	}
 }
 
