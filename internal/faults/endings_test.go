@@ -169,7 +169,6 @@ func TestNoRequestIsSentTwiceIntoADyingServer(t *testing.T) {
 // A connection to a server that was down may break long after the server is
 // back, as when its machine was started anew. That is no news of the server.
 func TestWhatBreaksLateDoesNotTakeARecoveredServerOut(t *testing.T) {
-	t.Skip("not yet: pool's health.failed takes a broken connection of an attempt that began before the server was down for a new failure, and keeps it out until the next probe")
 	t.Parallel()
 	arrived, breaks := make(chan bool, 1), make(chan struct{})
 	back, other := newEngine(t, 1, reply), newEngine(t, 1, reply)
@@ -290,6 +289,61 @@ func TestAStreamThatFallsSilentEndsWithAnError(t *testing.T) {
 			unfinished(t, d, g.watch(d.path, d.request("hello", true, ""), len(begin), make(chan bool, 1)), begin)
 			receive(t, "the engine to be left", left)
 			g.settled(map[string]int{"engine_error": 1})
+		})
+	}
+}
+
+// A vLLM that is asked to stop takes no connection any more and leaves what it has
+// not finished without an error and without an end. Nobody waits for it for as
+// long as a silent engine may take.
+func TestWhatAStoppedEngineLeavesHangingEnds(t *testing.T) {
+	t.Parallel()
+	for _, d := range dialects {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			begin := strings.Join(d.events("one ", "two ")[:2], "")
+			arrived, left := make(chan bool, 3), make(chan bool, 3)
+			stopping := newEngine(t, 1, func(c *call) {
+				if isStream(c.body) {
+					c.begin()
+				}
+				if strings.Contains(string(c.body), "begins") {
+					c.chunk(begin)
+				}
+				arrived <- true
+				c.left()
+				left <- true
+			})
+			other := newEngine(t, 1, reply)
+			g := start(t, func(c *config.Config) { c.Timeouts.Stuck = config.Duration(500 * time.Millisecond) }, stopping, other)
+			g.admin("POST", "/api/models/tiny/replicas/1/drain", "", nil) // all go to the server that stops
+			begun, unbegun := make(chan answer, 1), make(chan answer, 2)
+			began := make(chan bool, 1)
+			go func() {
+				begun <- g.watch(d.path, d.request("begins", true, ""), len(begin), began, "X-Session-Id", "a")
+			}()
+			for _, stream := range []bool{true, false} {
+				go func() {
+					unbegun <- g.watch(d.path, d.request("does not", stream, ""), 0, nil, "X-Session-Id", fmt.Sprint(stream))
+				}()
+			}
+			receive(t, "the stream to begin", began)
+			for range 3 {
+				receive(t, "the requests to arrive", arrived)
+			}
+			g.admin("POST", "/api/models/tiny/replicas/1/resume", "", nil)
+			stopping.stop()
+			unfinished(t, d, receive(t, "the end of the stream that began", begun), begin)
+			for range 2 {
+				a := receive(t, "an answer", unbegun)
+				if whole := strings.Join(d.events("one ", "two ", "three"), ""); a.status != 200 || a.replica() != "1" || a.err != nil || a.body != whole && a.body != d.whole("one two three") {
+					t.Errorf("got %d from replica %s, %v: %s", a.status, a.replica(), a.err, a.body)
+				}
+			}
+			for range 3 {
+				receive(t, "the stopped engine to be left", left)
+			}
+			g.settled(map[string]int{"engine_error": 1, "ok": 2})
 		})
 	}
 }

@@ -34,7 +34,7 @@ type engine struct {
 
 	mu       sync.Mutex // guards everything below
 	listener net.Listener
-	open     map[*net.TCPConn]bool
+	open     map[*net.TCPConn]bool // whether a request is being answered there
 	closed   bool
 	idle     time.Duration
 	script   script
@@ -122,7 +122,7 @@ func (e *engine) listen() {
 				tcp.Close()
 				continue
 			}
-			e.open[tcp] = true
+			e.open[tcp] = false
 			e.mu.Unlock()
 			e.serving.Go(func() { e.converse(tcp) })
 		}
@@ -138,6 +138,20 @@ func (e *engine) die() {
 	for c := range e.open {
 		c.SetLinger(0)
 		c.Close()
+	}
+}
+
+// stop stops listening and closes idle connections, as a server does that is asked
+// to end. What it has begun to answer is left as it is.
+func (e *engine) stop() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	e.listener.Close()
+	for c, busy := range e.open {
+		if !busy {
+			c.Close()
+		}
 	}
 }
 
@@ -200,9 +214,14 @@ func (e *engine) converse(conn *net.TCPConn) {
 			s = e.script
 			e.calls = append(e.calls, c)
 		}
+		e.open[conn] = true
 		e.mu.Unlock()
 		s(c)
-		if c.closed {
+		e.mu.Lock()
+		e.open[conn] = false
+		over := c.closed || e.closed
+		e.mu.Unlock()
+		if over {
 			return
 		}
 	}

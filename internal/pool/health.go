@@ -20,7 +20,12 @@ var (
 	// ErrAborted is an answer that the engine cut short and marked as ended. An
 	// engine does so to all its answers when it dies or stops.
 	ErrAborted = errors.New("the engine cut the answer short")
+	// ErrLost is the cause with which Lease.Context ends when the pool gives an
+	// attempt up. It is no news of the server.
+	ErrLost = errors.New("the engine fell silent and takes no connection any more")
 )
+
+var errProbe = errors.New("its probe failed")
 
 const (
 	// suspicion is how long a server that aborts its answers is given nothing.
@@ -52,11 +57,16 @@ type health struct {
 	gone   bool
 	goneAt time.Time
 	goneBy string
+	// unreached is since when no connection to it can be made; zero while one can.
+	// A vLLM that stops may leave streams without an error or an end then.
+	unreached time.Time
 	// out is set while it is given nothing though it can be reached, until a
 	// probe succeeds that began at outUntil or later.
 	out      bool
 	outUntil time.Time
 	outBy    string
+	// returned is when the probe began that last let it back in.
+	returned time.Time
 
 	failures  int // attempts that failed in a row
 	ejections int // times that it was put out in a row
@@ -82,8 +92,22 @@ func (h *health) trouble() string {
 }
 
 // lost marks the server as gone.
-func (h *health) lost(at time.Time, by string) {
-	h.gone, h.goneAt, h.goneBy = true, at, by
+func (h *health) lost(at time.Time, by error) {
+	h.gone, h.goneAt, h.goneBy = true, at, errText(by)
+	switch {
+	case !dialFailed(by):
+		h.unreached = time.Time{}
+	case h.unreached.IsZero():
+		h.unreached = at
+	}
+}
+
+// unreachedFor is how long no connection to it could be made; 0 while one can.
+func (h *health) unreachedFor(now time.Time) time.Duration {
+	if h.unreached.IsZero() {
+		return 0
+	}
+	return now.Sub(h.unreached)
 }
 
 // keepOut gives the server nothing until a probe succeeds that begins at until or
@@ -100,21 +124,30 @@ func (h *health) probed(at time.Time, found engine.Health, err error) {
 	switch {
 	case found == engine.Down:
 		// Attempts and probes agree, so nothing is left to find out by attempts.
-		*h = health{}
-		h.lost(at, cmp.Or(errText(err), "its probe failed"))
+		*h = health{unreached: h.unreached}
+		h.lost(at, cmp.Or(err, errProbe))
 	case found == engine.Up:
+		away := h.gone || h.out
 		if !at.Before(h.goneAt) {
-			h.gone = false
+			h.gone, h.unreached = false, time.Time{}
 		}
 		if !at.Before(h.outUntil) {
 			h.out = false
+		}
+		if away && !h.gone && !h.out {
+			h.returned = at
 		}
 	}
 }
 
 // failed takes the failure of an attempt.
 func (h *health) failed(now time.Time, l *Lease, err error) {
-	if errors.Is(err, ErrBusy) {
+	if errors.Is(err, ErrBusy) || errors.Is(err, ErrLost) {
+		return
+	}
+	if engine.Unreachable(err) && l.sentAt.Before(h.returned) {
+		// What was open when it was down may break long after it is back, as when
+		// its machine was started anew.
 		return
 	}
 	// Attempts that were under way when it was put out bring no news.
@@ -124,7 +157,7 @@ func (h *health) failed(now time.Time, l *Lease, err error) {
 		h.keepOut(now.Add(suspicion), "it aborted its answers, as an engine does that dies")
 	case !engine.Unreachable(err):
 	case dialFailed(err):
-		h.lost(now, err.Error())
+		h.lost(now, err)
 	case !h.out:
 		// It hung up, which may be the first sign of its end, or a slip. The next
 		// probe tells.

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -388,4 +389,119 @@ func TestAnswersThatEndedJustBeforeADeathAreInDoubt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What was open when a server went down may break long after it is back.
+func TestLateFailuresAreNoNewsOfAServer(t *testing.T) {
+	up := func(_ *testing.T, p *Pool) { probe(p) }
+	returns := map[string]struct{ away, back func(*testing.T, *Pool) }{
+		"a failed probe": {
+			func(_ *testing.T, p *Pool) { p.Observe(0, bad(info(1, "m"), engine.Down)) }, up,
+		},
+		"a reset": {
+			func(t *testing.T, p *Pool) { attempt(t, p, 0, errReset) }, up,
+		},
+		"another process": {
+			func(_ *testing.T, p *Pool) { p.Observe(0, bad(info(1, "m"), engine.Down)) },
+			func(_ *testing.T, p *Pool) {
+				p.Observe(0, with(good(info(1, "m")), func(r *engine.Report) { r.Epoch = 2 }))
+			},
+		},
+	}
+	for name, tt := range returns {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := pair(t)
+				var old []*Lease
+				for n := range 2 * ejectAfter {
+					old = append(old, acquire(t, p, pinned(n, 0)))
+				}
+				time.Sleep(time.Second)
+				tt.away(t, p)
+				wantStates(t, p, "down ready")
+				time.Sleep(time.Second)
+				tt.back(t, p)
+				wantStates(t, p, "ready ready")
+				time.Sleep(time.Second)
+				later := acquire(t, p, pinned(100, 0))
+				for i, l := range old {
+					l.Failed([]error{errReset, errRefused}[i%2])
+					l.End(routing.Outcome{})
+					wantStates(t, p, "ready ready")
+				}
+				later.Failed(errReset)
+				later.End(routing.Outcome{})
+				wantStates(t, p, "down ready")
+			})
+		})
+	}
+}
+
+func TestASilentAttemptIsGivenUpWhenItsServerIsUnreachable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pair(t)
+		talks, elsewhere, silent := acquire(t, p, turn(1)), acquire(t, p, turn(2)), acquire(t, p, turn(3))
+		if silent.Decision().Replica != 0 || talks.Decision().Replica != 0 {
+			t.Fatal("the attempts are not on replica 0")
+		}
+		ctx := silent.Context()
+		pass := func(seconds int) {
+			for range seconds {
+				time.Sleep(time.Second)
+				talks.Progress()
+				p.tick()
+			}
+		}
+		want := func(silentErr error) {
+			t.Helper()
+			synctest.Wait()
+			if got := context.Cause(ctx); got != silentErr {
+				t.Errorf("the silent attempt's context ended with %v, want %v", got, silentErr)
+			}
+			for _, l := range []*Lease{talks, elsewhere} {
+				if err := l.Context().Err(); err != nil {
+					t.Errorf("a context ended: %v", err)
+				}
+			}
+		}
+		down := func(err error) {
+			p.Observe(0, with(bad(info(1, "m"), engine.Down), func(r *engine.Report) { r.Err = err }))
+		}
+		pass(60) // it may be slow
+		down(errors.New("/health: 503"))
+		pass(60) // there is still somebody who says so
+		want(nil)
+		down(errRefused)
+		pass(10)
+		probe(p) // it is back
+		pass(60)
+		want(nil)
+		down(errRefused)
+		pass(10)
+		down(errRefused)
+		pass(4)
+		want(nil)
+		pass(1)
+		want(ErrLost)
+
+		if err := silent.Retry(context.Cause(ctx)); err != nil {
+			t.Fatal(err)
+		}
+		if d := silent.Decision(); d.Replica != 1 || silent.Context().Err() != nil {
+			t.Errorf("retried on replica %d, its context %v", d.Replica, silent.Context().Err())
+		}
+		pass(60)
+		want(ErrLost)
+		for _, l := range []*Lease{talks, silent, elsewhere} {
+			l.End(routing.Outcome{})
+			if l.Context().Err() == nil {
+				t.Error("a context outlives its lease")
+			}
+		}
+		for _, s := range p.servers {
+			if len(s.open) > 0 {
+				t.Errorf("%d attempts left behind", len(s.open))
+			}
+		}
+	})
 }

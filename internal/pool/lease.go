@@ -36,17 +36,21 @@ type Lease struct {
 	// sent is set while an attempt is at the server and replica of the decision;
 	// the replica is nil when the engine chooses it.
 	sent    bool
+	sentAt  time.Time
 	server  *server
 	replica *replica
-	begun   bool // the attempt's answer began
-	blamed  bool // the attempt failed
+	attempt context.Context
+	giveUp  context.CancelCauseFunc // ends attempt
+	begun   bool                    // the attempt's answer began
+	blamed  bool                    // the attempt failed
 	refused *Refused
 	wake    chan struct{} // closed when a held request may go on; nil when it is not held
 	ended   bool
+	heardAt time.Time // when bytes came last, as of the last tick; at first sentAt
 
-	// heard is the replica's mark for Progress, nil when the engine chooses the
-	// replica. It belongs to the data plane between two attempts.
-	heard *atomic.Bool
+	// heard is set by each byte of the answer, outside the lock, and taken back with
+	// each tick.
+	heard atomic.Bool
 }
 
 // Refused is why no replica takes a request.
@@ -146,17 +150,39 @@ func (p *Pool) release(l *Lease) {
 func (p *Pool) send(now time.Time, l *Lease, d routing.Decision) {
 	l.decision, l.sent, l.refused = d, true, nil
 	l.begun, l.blamed = false, false
-	l.server, l.replica, l.heard = p.servers[d.Server], nil, nil
+	l.sentAt, l.heardAt = now, now
+	l.letGo()
+	l.attempt, l.giveUp = context.WithCancelCause(l.ctx)
+	l.server, l.replica = p.servers[d.Server], nil
+	l.server.open[l] = struct{}{}
 	if d.Replica != routing.None {
 		l.replica = p.replicas[d.Replica]
 		l.replica.begin(now)
-		l.heard = &l.replica.heard
 	}
 	p.receipts.add(Receipt{Time: now, RequestID: l.req.ID, Conversation: l.req.Conversation, Decision: d})
 	s := l.server
 	s.learner.Begin(l.req.Path, l.rank())
 	if s.try(now, l); s.trial == l {
 		p.refresh(now, s)
+	}
+}
+
+// letGo ends the context of the last attempt. Until then its answer can be read,
+// as that of a busy engine is for which no other was found.
+func (l *Lease) letGo() {
+	if l.giveUp != nil {
+		l.giveUp(nil)
+	}
+}
+
+// listen takes note of the bytes that came since the last time.
+func (l *Lease) listen(now time.Time) {
+	if !l.heard.Swap(false) {
+		return
+	}
+	l.heardAt = now
+	if l.replica != nil {
+		l.replica.sign(now)
 	}
 }
 
@@ -167,6 +193,8 @@ func (p *Pool) back(now time.Time, l *Lease, answered bool) {
 	}
 	l.sent = false
 	s := l.server
+	l.listen(now)
+	delete(s.open, l)
 	s.learner.End(now, answered)
 	if l.replica != nil {
 		l.replica.end(now, l.begun)
@@ -206,6 +234,16 @@ func (t Target) Model(asked string) string {
 		return asked
 	}
 	return t.served
+}
+
+// Context is that of the attempt in force. It ends with the request's own, with
+// the lease, and with the cause ErrLost when the attempt is to be given up: no
+// connection to its server can be made, and it has been silent, for Options.Stuck.
+// That is then an error for Retry or Failed.
+func (l *Lease) Context() context.Context {
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	return l.attempt
 }
 
 // Decision is the choice in force, with its receipt.
@@ -252,9 +290,9 @@ func (l *Lease) FirstByte() {
 }
 
 // Progress says that a byte of the answer's body came. It is one store, for use
-// with every read. It must not run beside Acquire or Retry of the same lease.
+// with every read.
 func (l *Lease) Progress() {
-	if l.heard != nil && !l.heard.Load() {
+	if !l.heard.Load() {
 		l.heard.Store(true)
 	}
 }
@@ -293,9 +331,9 @@ func (p *Pool) blame(now time.Time, l *Lease, err error) {
 // Retry says that the attempt failed before the client saw a byte of it and asks
 // for another failure domain; err is why. A refused or reset connection takes the
 // whole server out until a probe succeeds, ErrAborted for some seconds, any other
-// failure but ErrBusy when it is one of several in a row. It returns a *Refused
-// when there is no further replica, or the cause of the context of Acquire; the
-// lease must be ended in any case.
+// failure but ErrBusy and ErrLost when it is one of several in a row. It returns
+// a *Refused when there is no further replica, or the cause of the context of
+// Acquire; the lease must be ended in any case.
 func (l *Lease) Retry(err error) error {
 	p := l.p
 	p.mu.Lock()
@@ -331,6 +369,7 @@ func (l *Lease) End(o routing.Outcome) {
 		l.server.doubts.note(now, l)
 	}
 	p.back(now, l, o.OK && o.Known && o.Prompt > 0)
+	l.letGo()
 	p.release(l)
 	p.carryOut(now, nil, p.core.Finish(now, l.id, o))
 }

@@ -330,6 +330,12 @@ func (p *Pool) tick() {
 	now := time.Now()
 	for _, s := range p.servers {
 		s.tried(now)
+		lost := s.unreachedFor(now) >= p.configured.Stuck
+		for l := range s.open {
+			if l.listen(now); lost && now.Sub(l.heardAt) >= p.configured.Stuck {
+				l.giveUp(ErrLost)
+			}
+		}
 		for _, r := range s.replicas {
 			page, told := s.page(r.rank)
 			witness := told && page.GenerationTokens >= 0 || s.last.Health == engine.Silent

@@ -3,7 +3,6 @@ package pool
 import (
 	"fmt"
 	"math"
-	"sync/atomic"
 	"time"
 
 	"lmwarden/internal/engine"
@@ -38,8 +37,6 @@ const patience = 4
 // is silent are clients that do not read.
 type progress struct {
 	sent, begun int // attempts open there; those of them whose answer began
-	// heard is set by each byte of an answer, outside the lock of the pool.
-	heard atomic.Bool
 	// since is the last sign of life, or when the replica was given something to
 	// do, or when it ceased to have.
 	since   time.Time
@@ -81,9 +78,6 @@ func (g *progress) restarted() { g.longest = 0 }
 // sign of life even before the first byte of an answer; idle is set when its page
 // says that it has nothing to do.
 func (g *progress) check(now time.Time, limit time.Duration, witness, idle bool) {
-	if g.heard.Swap(false) {
-		g.sign(now)
-	}
 	if idle && g.begun > 0 && g.begun == g.sent {
 		g.since, g.stuck = now, false
 	}

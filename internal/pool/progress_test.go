@@ -74,7 +74,7 @@ func TestAReplicaWhoseStreamsStandStillIsStuck(t *testing.T) {
 		b.pass(1)
 		b.want("ready stuck")
 		for n := range 4 {
-			if l := acquire(t, b.p, turn(10+n)); l.Decision().Replica != 0 {
+			if l := acquire(b.t, b.p, turn(10+n)); l.Decision().Replica != 0 {
 				t.Error("a new conversation was placed on a stuck replica")
 			}
 		}
@@ -82,7 +82,7 @@ func TestAReplicaWhoseStreamsStandStillIsStuck(t *testing.T) {
 			t.Error("the page does not say so")
 		}
 		// Its own conversation goes there: the cache is there, and it recovers.
-		if d := acquire(t, b.p, turn(1)).Decision(); d.Reason != routing.Stayed || d.Replica != 1 {
+		if d := acquire(b.t, b.p, turn(1)).Decision(); d.Reason != routing.Stayed || d.Replica != 1 {
 			t.Errorf("a turn of the stuck replica's conversation: %+v", d)
 		}
 		l.Progress()

@@ -19,9 +19,10 @@ import (
 type server struct {
 	base     *url.URL
 	key      string
-	stated   int        // ranks by the configuration, 0 when it does not say
-	replicas []*replica // by rank
-	guessed  bool       // that many of them nobody has told
+	stated   int                 // ranks by the configuration, 0 when it does not say
+	replicas []*replica          // by rank
+	open     map[*Lease]struct{} // whose attempts are there
+	guessed  bool                // that many of them nobody has told
 	// look asks for a probe and does not wait.
 	look func()
 
@@ -38,7 +39,7 @@ type server struct {
 }
 
 func newServer(base *url.URL, s Server) *server {
-	n := &server{base: base, key: s.Key, stated: s.Ranks, look: s.look}
+	n := &server{base: base, key: s.Key, stated: s.Ranks, open: map[*Lease]struct{}{}, look: s.look}
 	if n.look == nil {
 		n.look = func() {}
 	}
@@ -61,7 +62,7 @@ func (s *server) take(now time.Time, r engine.Report) (blindChanged bool) {
 	blindChanged = r.Info.Version != s.last.Info.Version
 	if r.Epoch != s.last.Epoch {
 		if s.last.Epoch > 0 {
-			s.health = health{}
+			s.health = health{returned: r.Time}
 		}
 		for _, r := range s.replicas {
 			r.restarted()

@@ -274,7 +274,7 @@ func (x *exchange) attempt() (*upstream.Answer, error) {
 	}
 	buf := x.h.buffers.Get().(*[streamBuffer]byte)
 	defer x.h.buffers.Put(buf)
-	return x.h.engines.Send(x.r.Context(), upstream.Request{
+	return x.h.engines.Send(x.lease.Context(), upstream.Request{
 		To: target.Base, Method: x.r.Method,
 		Head:  x.appendHead(buf[:0], target, len(body)),
 		Body:  body,
@@ -321,14 +321,16 @@ func (x *exchange) read(a *upstream.Answer, p []byte) (int, error) {
 	return n, err
 }
 
-// why tells the reason behind an attempt's error: when the client leaves, the
-// connection to the engine is closed.
+// why tells the reason behind an attempt's error: when the client leaves or the
+// pool gives the attempt up, the connection to the engine is closed.
 func (x *exchange) why(err error) error {
 	switch {
 	case errors.Is(err, errGone):
 		return err
 	case x.r.Context().Err() != nil:
 		return fmt.Errorf("%w: %w", errGone, context.Cause(x.r.Context()))
+	case x.lease.Context().Err() != nil:
+		return context.Cause(x.lease.Context())
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return errSilent
 	}

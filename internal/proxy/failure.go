@@ -212,6 +212,8 @@ func isReset(err error) bool {
 func describe(err error) string {
 	var op *net.OpError
 	switch {
+	case errors.Is(err, pool.ErrLost):
+		return "went down before its answer was complete"
 	case errors.Is(err, errSilent):
 		return "sent nothing for too long"
 	case errors.Is(err, errAborted):

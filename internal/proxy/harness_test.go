@@ -68,13 +68,14 @@ func (m *fakeModel) acquire(ctx context.Context, r pool.Request) (lease, error) 
 		}
 		d.Replica, d.Reason = r.Pin, routing.Pinned
 	}
-	l := &fakeLease{model: m, decision: d, tried: map[int]bool{d.Replica: true}}
+	l := &fakeLease{ctx: ctx, model: m, decision: d, tried: map[int]bool{d.Replica: true}}
 	m.leases = append(m.leases, l)
 	m.inFlight++
 	return l, nil
 }
 
 type fakeLease struct {
+	ctx      context.Context
 	model    *fakeModel
 	decision routing.Decision
 	tried    map[int]bool
@@ -86,6 +87,8 @@ type fakeLease struct {
 	ends     int
 	outcome  routing.Outcome
 }
+
+func (l *fakeLease) Context() context.Context { return l.ctx }
 
 func (l *fakeLease) Decision() routing.Decision { return l.decision }
 

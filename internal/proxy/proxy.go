@@ -122,6 +122,8 @@ type backend interface {
 }
 
 type lease interface {
+	// Context is that of the attempt in force.
+	Context() context.Context
 	Decision() routing.Decision
 	// target is where the attempt in force goes, and the name by which to ask there
 	// for the model that the client called asked.
