@@ -19,7 +19,7 @@ var mayImport = map[string][]string{
 	"cmd/warden": {"internal/app"},
 	"internal/app": {
 		"internal/bench", "internal/bench/results", "internal/config", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
-		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/telemetry", "internal/web",
+		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/systemd", "internal/telemetry", "internal/web",
 	},
 	"internal/web":              {"internal/pool", "internal/session", "internal/config", "internal/routing", "internal/engine"},
 	"internal/proxy":            {"internal/pool", "internal/session", "internal/llmapi", "internal/routing", "internal/upstream"},
@@ -33,12 +33,13 @@ var mayImport = map[string][]string{
 	"internal/llmapi":           {},
 	"internal/routing":          {},
 	"internal/engine":           {},
+	"internal/systemd":          {},
 	"internal/telemetry":        {},
 	"internal/upstream":         {},
 }
 
 // standardOnly are the packages that may use nothing but the standard library.
-var standardOnly = []string{"internal/routing", "internal/pool", "internal/engine", "internal/proxy", "internal/upstream"}
+var standardOnly = []string{"internal/routing", "internal/pool", "internal/engine", "internal/proxy", "internal/systemd", "internal/upstream"}
 
 func TestImportsFollowTheArchitecture(t *testing.T) {
 	const module = "lmwarden/"

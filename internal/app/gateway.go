@@ -16,6 +16,7 @@ import (
 	"lmwarden/internal/pool"
 	"lmwarden/internal/proxy"
 	"lmwarden/internal/session"
+	"lmwarden/internal/systemd"
 	"lmwarden/internal/telemetry"
 	"lmwarden/internal/web"
 )
@@ -34,6 +35,7 @@ type Gateway struct {
 	clientsAddr, adminAddr net.Addr
 
 	stopping   atomic.Bool
+	handed     bool               // the clients' listener, whose giver keeps it open
 	background context.CancelFunc // of what Start began
 	running    sync.WaitGroup
 	failed     chan error // of the listeners
@@ -198,17 +200,16 @@ func (g *Gateway) ready() error {
 
 // Start listens and begins to serve. It fails when an address cannot be had.
 // After a success Stop must be called.
-func (g *Gateway) Start() error {
-	clients, err := net.Listen("tcp", g.cfg.Listen)
-	if err != nil {
-		return fmt.Errorf("client listener: %w; choose another address with --listen", err)
+func (g *Gateway) Start() error { return g.StartOn(Listeners{}) }
+
+// StartOn is Start with listeners that were handed over. Stop closes them here;
+// their giver has copies of its own.
+func (g *Gateway) StartOn(on Listeners) error {
+	g.handed = on.Clients != nil
+	if err := on.open(g.cfg.Listen, g.cfg.Admin.Listen); err != nil {
+		return err
 	}
-	admin, err := net.Listen("tcp", g.cfg.Admin.Listen)
-	if err != nil {
-		clients.Close()
-		return fmt.Errorf("admin listener: %w; choose another address with --admin-listen", err)
-	}
-	g.clientsAddr, g.adminAddr = clients.Addr(), admin.Addr()
+	g.clientsAddr, g.adminAddr = on.Clients.Addr(), on.Admin.Addr()
 	for _, w := range openListeners(g.cfg) {
 		g.log.Warn(w)
 	}
@@ -225,8 +226,11 @@ func (g *Gateway) Start() error {
 			g.failed <- fmt.Errorf("%s listener: %w", name, err)
 		}
 	}
-	g.running.Go(func() { serve(g.clients, clients, "client") })
-	g.running.Go(func() { serve(g.admin, admin, "admin") })
+	g.running.Go(func() {
+		awaitEngines(ctx, g.models)
+		serve(g.clients, on.Clients, "client")
+	})
+	g.running.Go(func() { serve(g.admin, on.Admin, "admin") })
 	listening(g.log, "clients", g.URL())
 	listening(g.log, "admin", g.AdminURL())
 	return nil
@@ -255,9 +259,18 @@ func (g *Gateway) expire(ctx context.Context) {
 // time, saves, and waits for everything that Start began.
 func (g *Gateway) Stop() error {
 	g.stopping.Store(true)
-	g.proxy.Stopping()
+	drained := g.proxy.Stopping()
 	ctx, cancel := context.WithTimeout(context.Background(), g.cfg.StopTimeout.D())
 	defer cancel()
+	if !g.handed {
+		// A closed listener refuses connections, of which no client knows what to
+		// make; so until the last answer has ended, new requests are told to come
+		// back. What connects to a listener that was handed over waits in it instead.
+		select {
+		case <-drained:
+		case <-ctx.Done():
+		}
+	}
 	err := g.clients.Shutdown(ctx)
 	if err != nil {
 		g.log.Warn("stopped with open answers, which are cut", "after", g.cfg.StopTimeout.String())
@@ -271,21 +284,35 @@ func (g *Gateway) Stop() error {
 	return err
 }
 
-// run serves until ctx ends or a listener fails, and reads the configuration anew
-// for each value of reload.
-func (g *Gateway) run(ctx context.Context, reload <-chan os.Signal, read func() (*config.Config, error)) error {
-	if err := g.Start(); err != nil {
+// run serves until ctx ends or a listener fails, reads the configuration anew for
+// each value of reload, and keeps the service manager informed.
+func (g *Gateway) run(ctx context.Context, on Listeners, reload <-chan os.Signal, read func() (*config.Config, error)) error {
+	if err := g.StartOn(on); err != nil {
 		return err
 	}
+	alive, ended := context.WithCancel(context.WithoutCancel(ctx)) // to the end of Stop
+	var watchdog sync.WaitGroup
+	watchdog.Go(func() { systemd.KeepAlive(alive) })
+	defer watchdog.Wait()
+	defer ended()
+	g.notify("READY=1")
 	for {
 		select {
 		case <-reload:
 			_ = g.Reload(ctx, read) // which tells of an error itself
 		case <-ctx.Done():
+			g.notify("STOPPING=1")
 			g.log.Info("stopping", "open_answers_have", g.cfg.StopTimeout.String())
 			return g.Stop()
 		case failed := <-g.failed:
 			return errors.Join(failed, g.Stop())
 		}
+	}
+}
+
+// notify tells the service manager of a state.
+func (g *Gateway) notify(state string) {
+	if err := systemd.Notify(state); err != nil {
+		g.log.Warn("the service manager does not hear", "state", state, "error", err.Error())
 	}
 }

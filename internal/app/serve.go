@@ -24,8 +24,14 @@ type ServeOptions struct {
 }
 
 // Serve runs the gateway until ctx ends. Each value of reload makes it read its
-// configuration file again.
+// configuration file again. Sockets that systemd hands over (named "clients" and
+// "admin") take the place of the addresses to listen on.
 func Serve(ctx context.Context, io IO, o ServeOptions, reload <-chan os.Signal) error {
+	on, err := inherited()
+	if err != nil {
+		return err
+	}
+	o = on.over(o)
 	cfg, err := configure(o)
 	if err != nil {
 		return err
@@ -43,5 +49,5 @@ func Serve(ctx context.Context, io IO, o ServeOptions, reload <-chan os.Signal) 
 	// which takes no memory since nobody touches it.
 	ballast := make([]byte, 24<<20)
 	defer runtime.KeepAlive(ballast)
-	return g.run(ctx, reload, func() (*config.Config, error) { return configure(o) })
+	return g.run(ctx, on, reload, func() (*config.Config, error) { return configure(o) })
 }
