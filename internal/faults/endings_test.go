@@ -383,6 +383,37 @@ func TestAFailureBeforeTheFirstByteIsNoEmptyAnswer(t *testing.T) {
 	g.settled(map[string]int{"engine_error": n, "ok": n})
 }
 
+// Where there is no better server, one that keeps failing is asked nevertheless:
+// nobody is refused for what happened to others, and the first good answer comes
+// as soon as there is one.
+func TestTheOnlyServerIsAskedHoweverOftenItFails(t *testing.T) {
+	t.Parallel()
+	for name, broken := range map[string]script{
+		"reset":           (*call).reset,
+		"reset in a body": func(c *call) { c.begin(); c.reset() },
+		"a web page":      func(c *call) { c.answer(200, "<html>", "Content-Type", "text/html") },
+		"dead engine":     func(c *call) { c.answer(500, `{"error":{"message":"dead","type":"InternalServerError","code":500}}`) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEngine(t, 1, broken)
+			g := start(t, nil, e)
+			const failures = 12
+			for i := range failures {
+				a := g.post(chat.path, chat.request("hello", i%2 == 0, ""), "X-Session-Id", "mine")
+				if a.status != http.StatusBadGateway && a.status != http.StatusInternalServerError || len(e.seen()) != i+1 {
+					t.Errorf("request %d: %d %s, %d have reached the engine", i, a.status, a.body, len(e.seen()))
+				}
+			}
+			e.on(reply)
+			if a := g.post(chat.path, chat.request("hello", false, ""), "X-Session-Id", "mine"); a.status != 200 {
+				t.Errorf("when it works again: %d %s", a.status, a.body)
+			}
+			g.settled(map[string]int{"engine_error": failures, "ok": 1})
+		})
+	}
+}
+
 // A client that leaves takes its request at the engine with it, at once, however
 // far the answer is.
 func TestACancelReachesTheEngineWithinASecond(t *testing.T) {

@@ -220,6 +220,8 @@ func describe(err error) string {
 		return "cut its answer short"
 	case errors.Is(err, errNotJSON):
 		return "answered in a format that is not JSON"
+	case errors.Is(err, errRedirect):
+		return "redirected the request, which this gateway does not follow; its URL needs to be corrected"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "refused the connection"
 	case errors.As(err, &op) && op.Op == "dial" && op.Timeout():

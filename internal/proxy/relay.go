@@ -28,6 +28,7 @@ var (
 	errTruncated = errors.New("the engine's answer ended early")
 	errBusy      = pool.ErrBusy
 	errNotJSON   = errors.New("the engine's answer is not JSON")
+	errRedirect  = errors.New("the engine redirects")
 	errReported  = errors.New("the engine reported an error in its answer")
 )
 
@@ -48,6 +49,9 @@ func (x *exchange) relay(a *upstream.Answer) error {
 	}
 	generated := x.route.api.Generates() && a.Status/100 == 2
 	switch {
+	case a.Status/100 == 3:
+		// Where to is no business of the client, which may not even get there.
+		return &unsent{fmt.Errorf("%w (%d) to %q: correct its URL", errRedirect, a.Status, clip(a.Get("Location")))}
 	case x.route.api == llmapi.RouteOther, a.Get("Content-Encoding") != "":
 		return x.relayRaw(a, nil)
 	case generated && isEvents(a):

@@ -32,6 +32,35 @@ func resetting(t testing.TB, n *atomic.Int32, sent string) string {
 	})
 }
 
+// redirecting is an engine behind a server that knows better where it is.
+func redirecting(w http.ResponseWriter, r *http.Request) {
+	http.Redirect(w, r, "https://10.1.2.3"+r.URL.Path, http.StatusTemporaryRedirect)
+}
+
+// A redirect would lead the client past the gateway, or nowhere.
+func TestARedirectIsAnErrorThatSaysSo(t *testing.T) {
+	for path, body := range map[string]string{
+		"/v1/chat/completions":      chatBody,
+		"/v1/messages":              strings.ReplaceAll(messagesBody, "claude-x", "m"),
+		"/v1/messages/count_tokens": strings.ReplaceAll(messagesBody, "claude-x", "m"),
+		"/v1/embeddings":            `{"model":"m","input":"hello"}`,
+		"/v1/audio/speech":          `{"model":"m","input":"hello"}`,
+	} {
+		t.Run(path, func(t *testing.T) {
+			g := newGateway(t, Limits{}, fakeEngine(t, redirecting))
+			got := g.post(t, path, body)
+			if got.status != http.StatusBadGateway || !strings.Contains(got.body, "redirect") ||
+				strings.Contains(got.body, "10.1.2.3") || got.header.Get("Location") != "" {
+				t.Errorf("got %d %v %s", got.status, got.header, got.body)
+			}
+			if rec := g.record(t); rec.Outcome != EngineError || !strings.Contains(rec.Error, "https://10.1.2.3"+path) {
+				t.Errorf("record: %+v", rec)
+			}
+			g.settled(t)
+		})
+	}
+}
+
 // What no client has seen is answered by another replica.
 func TestFailureBeforeTheFirstByteIsRetriedElsewhere(t *testing.T) {
 	var n atomic.Int32
@@ -66,6 +95,8 @@ func TestFailureBeforeTheFirstByteIsRetriedElsewhere(t *testing.T) {
 		{"HTML", func(t *testing.T) string {
 			return fakeEngine(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "<html>It works!</html>") })
 		}, false},
+		{"redirect", func(t *testing.T) string { return fakeEngine(t, redirecting) }, false},
+		{"redirect", func(t *testing.T) string { return fakeEngine(t, redirecting) }, true},
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("%s/stream=%v", tt.name, tt.stream), func(t *testing.T) {
