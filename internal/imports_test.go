@@ -18,7 +18,7 @@ import (
 var mayImport = map[string][]string{
 	"cmd/warden": {"internal/app"},
 	"internal/app": {
-		"internal/bench", "internal/bench/results", "internal/config", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
+		"internal/bench", "internal/bench/report", "internal/bench/results", "internal/config", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
 		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/systemd", "internal/telemetry", "internal/web",
 	},
 	"internal/web":              {"internal/pool", "internal/session", "internal/config", "internal/routing", "internal/engine"},
@@ -26,6 +26,7 @@ var mayImport = map[string][]string{
 	"internal/pool":             {"internal/routing", "internal/engine"},
 	"internal/session":          {"internal/llmapi"},
 	"internal/bench":            {"internal/bench/results", "internal/routing", "internal/enginesim", "internal/llmapi"},
+	"internal/bench/aiperf":     {"internal/bench/results"},
 	"internal/bench/results":    {},
 	"internal/enginesim/server": {"internal/enginesim", "internal/llmapi"},
 	"internal/enginesim":        {},
