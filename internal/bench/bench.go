@@ -57,6 +57,8 @@ type Request struct {
 	// sub-agent; 0 is none. A request without a Session belongs to no conversation.
 	Session, Parent uint64
 	Turn            Turn
+	// Last says that no turn of the session follows.
+	Last bool
 }
 
 // Result is what a client saw of one turn. A time that did not come is negative.

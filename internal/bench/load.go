@@ -111,7 +111,7 @@ func (c *conversation) send(t Turn) {
 		})
 	}
 	record := Record{Session: c.session.Key, Parent: c.parent, Client: c.client, N: c.turn, Known: t.Known}
-	l.system.Send(Request{Session: c.session.Key, Parent: c.parent, Turn: t}, func(r Result) {
+	l.system.Send(Request{Session: c.session.Key, Parent: c.parent, Turn: t, Last: c.turn == c.session.Turns}, func(r Result) {
 		record.Result = r
 		l.records = append(l.records, record)
 		switch {

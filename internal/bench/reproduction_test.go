@@ -66,7 +66,7 @@ func TestPublishedTableIsReproduced(t *testing.T) {
 
 // Up to 16 sessions the caches hold, and what is left to win is placement.
 func TestPlacementWins(t *testing.T) {
-	s := published(t, 3, PublishedOn, "affinity")
+	s := published(t, 6, PublishedOn, "affinity")
 	s.Protocol.Sessions = []int{4, 8, 16}
 	r, err := Simulate(context.Background(), s, nil)
 	if err != nil {

@@ -111,11 +111,13 @@ func promptTokens(messages []Message) int {
 	return n
 }
 
-// appendPrompt appends the tokens of a prompt.
-func appendPrompt(dst []enginesim.Token, messages []Message) []enginesim.Token {
+// appendPrompt appends the tokens of a prompt, but for so many at its beginning.
+func appendPrompt(dst []enginesim.Token, messages []Message, without int) []enginesim.Token {
 	for _, m := range messages {
 		for _, s := range m.Spans {
-			dst = s.appendTokens(dst)
+			skip := min(without, s.Tokens)
+			without -= skip
+			dst = Span{s.ID + uint64(skip), s.Tokens - skip}.appendTokens(dst)
 		}
 	}
 	return dst

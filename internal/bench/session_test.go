@@ -42,7 +42,7 @@ func TestPromptsGrow(t *testing.T) {
 		var before []enginesim.Token
 		for n := range s.Turns {
 			turn := s.Turn(n)
-			prompt := appendPrompt(nil, turn.Messages)
+			prompt := appendPrompt(nil, turn.Messages, 0)
 			if turn.Known != len(before) || !slices.Equal(prompt[:turn.Known], before) {
 				t.Fatalf("turn %d knows %d tokens, the one before left %d", n+1, turn.Known, len(before))
 			}
@@ -65,7 +65,7 @@ func TestPlacesAndSessions(t *testing.T) {
 	w.Agents, w.Sessionless = 2, 0.5
 	prompt := func(p Place) []enginesim.Token {
 		s, _ := w.Session(p)
-		return appendPrompt(nil, s.Turn(5).Messages)
+		return appendPrompt(nil, s.Turn(5).Messages, 0)
 	}
 	at := Place{Seed: 3, Step: 1, Client: 2, N: 4}
 	base := prompt(at)

@@ -46,7 +46,7 @@ func (t *Trace) all(p Place) []Session {
 	return all
 }
 
-func prompt(s Session, n int) []enginesim.Token { return appendPrompt(nil, s.Turn(n).Messages) }
+func prompt(s Session, n int) []enginesim.Token { return appendPrompt(nil, s.Turn(n).Messages, 0) }
 
 // common is how many leading tokens two prompts share.
 func common(a, b []enginesim.Token) int {
@@ -292,12 +292,21 @@ func FuzzTrace(f *testing.F) {
 			return
 		}
 		for _, s := range trace.all(Place{}) {
+			var before []enginesim.Token
 			for n := range s.Turns {
 				turn := s.Turn(n)
 				tokens := promptTokens(turn.Messages)
 				if tokens < 1 || turn.Known > tokens || turn.Answer.Tokens < 1 || turn.Think < 0 || turn.Think > replayed.MaxThink {
 					t.Fatalf("turn %d: %d tokens, known %d, answer of %d, think %v", n, tokens, turn.Known, turn.Answer.Tokens, turn.Think)
 				}
+				if tokens+turn.Answer.Tokens > 100_000 {
+					break
+				}
+				prompt := appendPrompt(nil, turn.Messages, 0)
+				if turn.Known > len(before) || !slices.Equal(prompt[:turn.Known], before[:turn.Known]) {
+					t.Fatalf("turn %d: it knows %d tokens that are not those of the turn before, which left %d", n, turn.Known, len(before))
+				}
+				before = turn.Answer.appendTokens(prompt)
 			}
 		}
 	})

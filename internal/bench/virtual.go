@@ -77,7 +77,10 @@ type virtual struct {
 	router   routing.Router // of the arm in force
 	flights  map[routing.RequestID]*flight
 
-	busy  time.Duration // sum over the replicas of completed steps
+	busy time.Duration // sum over the replicas of completed steps
+	// last is the finished turn of each session of which another follows, and spare
+	// are prompts that nobody needs any more: a turn is mostly the one before.
+	last  map[uint64]*enginesim.Sequence
 	spare [][]enginesim.Token
 }
 
@@ -103,7 +106,7 @@ type flight struct {
 
 // newVirtual starts a box, which must be valid.
 func newVirtual(b Box, seed uint64) (*virtual, error) {
-	v := &virtual{box: b, seed: seed, flights: make(map[routing.RequestID]*flight)}
+	v := &virtual{box: b, seed: seed, flights: make(map[routing.RequestID]*flight), last: make(map[uint64]*enginesim.Sequence)}
 	if err := v.boot(); err != nil {
 		return nil, err
 	}
@@ -253,14 +256,38 @@ func (v *virtual) Send(r Request, done func(Result)) {
 }
 
 func (v *virtual) arrive(f *flight) {
-	f.sequence = enginesim.Sequence{
-		ID: uint64(f.id), Prompt: appendPrompt(v.buffer(), f.request.Turn.Messages),
-		Output: f.request.Turn.Answer.appendTokens(nil), Reason: enginesim.ReasonLength,
-	}
+	v.tokenize(f)
 	v.apply(v.router.Arrive(v.wall(), routing.Request{
 		ID: f.id, Key: routingKey(f.request.Session), Parent: routingKey(f.request.Parent),
 		Pin: routing.None, Tokens: int64(len(f.sequence.Prompt)),
 	}))
+}
+
+// tokenize makes the sequence of a turn, from that of the turn before where there
+// is one.
+func (v *virtual) tokenize(f *flight) {
+	s, turn := &f.sequence, &f.request.Turn
+	s.ID, s.Reason = uint64(f.id), enginesim.ReasonLength
+	s.Output = turn.Answer.appendTokens(nil)
+	same := 0
+	if before := v.last[f.request.Session]; before != nil {
+		delete(v.last, f.request.Session)
+		s.Follow(before, turn.Known)
+		same = min(turn.Known, len(before.Prompt))
+		s.Prompt = before.Prompt[:same]
+	} else if n := len(v.spare); n > 0 {
+		s.Prompt, v.spare = v.spare[n-1][:0], v.spare[:n-1]
+	}
+	s.Prompt = appendPrompt(s.Prompt, turn.Messages, same)
+}
+
+// discard keeps what the session's next turn will need of an ended one.
+func (v *virtual) discard(f *flight) {
+	if f.result.End == Finished && f.request.Session != 0 && !f.request.Last {
+		v.last[f.request.Session] = &f.sequence
+		return
+	}
+	v.spare = append(v.spare, f.sequence.Prompt)
 }
 
 // routingKey is a conversation's key; 0 stays the key of none.
@@ -333,8 +360,8 @@ func (v *virtual) endStep(r *virtualReplica) {
 
 // finish ends a turn whose answer is complete.
 func (v *virtual) finish(f *flight) {
-	v.spare = append(v.spare, f.sequence.Prompt)
 	f.result.End = Finished
+	v.discard(f)
 	v.apply(v.router.Finish(v.wall(), f.id, routing.Outcome{
 		OK: true, Known: true, CachedKnown: true,
 		Prompt: int64(f.result.Prompt), Cached: int64(f.result.Cached), Completion: int64(f.result.Output),
@@ -344,8 +371,8 @@ func (v *virtual) finish(f *flight) {
 
 // fail ends a turn that was refused.
 func (v *virtual) fail(f *flight, why string) {
-	v.spare = append(v.spare, f.sequence.Prompt)
 	f.result.End, f.result.Error = Failed, why
+	v.discard(f)
 	v.apply(v.router.Finish(v.wall(), f.id, routing.Outcome{}))
 	v.answer(f)
 }
@@ -370,6 +397,7 @@ func (v *virtual) Cut() {
 	}
 	slices.SortFunc(open, func(a, b *flight) int { return cmp.Compare(a.id, b.id) })
 	clear(v.flights) // what the router orders for them now concerns nobody
+	clear(v.last)    // no session goes on
 	for _, f := range open {
 		if f.replica != routing.None {
 			v.replicas[f.replica].box.Abort(uint64(f.id))
@@ -378,14 +406,4 @@ func (v *virtual) Cut() {
 		f.result.End, f.result.Error = Cut, ""
 		f.done(f.result)
 	}
-}
-
-// buffer is space for a prompt, used again once its turn has ended.
-func (v *virtual) buffer() []enginesim.Token {
-	if n := len(v.spare); n > 0 {
-		b := v.spare[n-1]
-		v.spare = v.spare[:n-1]
-		return b[:0]
-	}
-	return nil
 }

@@ -100,8 +100,7 @@ func TestBlockPoolFindsTheFirstOfEqualBlocks(t *testing.T) {
 
 func TestBlockHashCoversParentAndTokens(t *testing.T) {
 	hash := func(parent blockHash, tokens ...Token) blockHash {
-		h, _ := hashBlock(nil, parent, tokens)
-		return h
+		return hashBlock(parent, tokens)
 	}
 	a := hash(rootHash(""), 1, 2)
 	for name, b := range map[string]blockHash{

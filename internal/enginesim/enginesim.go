@@ -44,6 +44,17 @@ type Sequence struct {
 	Reason string
 	// Salt separates caches, as vLLM's cache_salt does; empty for none.
 	Salt string
+
+	hashes []blockHash // of the full blocks of the prompt and of what was generated
+	same   int         // leading tokens that hashes may be trusted for when the sequence is queued
+}
+
+// Follow says that s begins with the same tokens as the prompt and output of
+// before, which has ended on a rank with the same parameters and had the same
+// salt: what was computed for their blocks is taken over. It changes nothing but
+// the time that the model takes. before must not be used any more.
+func (s *Sequence) Follow(before *Sequence, same int) {
+	s.hashes, s.same = before.hashes, same
 }
 
 // Emit is what one step did to one sequence. Steps that only computed a part of

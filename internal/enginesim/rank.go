@@ -23,17 +23,16 @@ type Rank struct {
 	batch  []chunk
 	aborts int // aborted requests still in waiting or running
 
-	stats   Stats
-	emits   []Emit // reused by End
-	hashBuf []byte
+	stats Stats
+	emits []Emit    // reused by End
+	hits  []blockID // reused by cachedBlocks
 }
 
 // request is a sequence inside a rank.
 type request struct {
 	seq       *Sequence
-	generated int         // tokens of the output so far
-	computed  int         // tokens whose KV state is in blocks, the running step's included
-	hashes    []blockHash // of the full blocks of prompt and generated tokens
+	generated int // tokens of the output so far
+	computed  int // tokens whose KV state is in blocks, the running step's included
 	blocks    []blockID
 	// registered is how many of the blocks can be found in the cache.
 	registered int
@@ -96,6 +95,7 @@ func (r *Rank) check(s *Sequence) error {
 
 func (r *Rank) queue(s *Sequence) {
 	q := &request{seq: s}
+	s.hashes = s.hashes[:min(len(s.hashes), s.same/r.params.BlockTokens)]
 	r.extendHashes(q)
 	r.live[s.ID] = q
 	r.waiting = append(r.waiting, q)
@@ -216,15 +216,13 @@ func (r *Rank) dropAborted() {
 
 // extendHashes hashes the blocks of q that are full by now.
 func (r *Rank) extendHashes(q *request) {
-	size := r.params.BlockTokens
-	for (len(q.hashes)+1)*size <= q.tokens() {
-		parent := rootHash(q.seq.Salt)
-		if n := len(q.hashes); n > 0 {
-			parent = q.hashes[n-1]
+	s, size := q.seq, r.params.BlockTokens
+	for (len(s.hashes)+1)*size <= q.tokens() {
+		parent := rootHash(s.Salt)
+		if n := len(s.hashes); n > 0 {
+			parent = s.hashes[n-1]
 		}
-		var h blockHash
-		h, r.hashBuf = hashBlock(r.hashBuf, parent, q.slice(len(q.hashes)*size, size))
-		q.hashes = append(q.hashes, h)
+		s.hashes = append(s.hashes, hashBlock(parent, q.slice(len(s.hashes)*size, size)))
 	}
 }
 

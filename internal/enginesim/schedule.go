@@ -69,7 +69,7 @@ func (r *Rank) admit(budget int) {
 			break
 		}
 		hits, unreferenced := r.cachedBlocks(q)
-		hit := hits * r.params.BlockTokens
+		hit := len(hits) * r.params.BlockTokens
 		n := min(q.tokens()-hit, budget)
 		need := hit + n
 		if r.params.ReserveFullPrompt {
@@ -77,7 +77,7 @@ func (r *Rank) admit(budget int) {
 			// the same free blocks, and the later one is preempted then.
 			need = q.tokens()
 		}
-		if missing := r.blocksFor(need) - hits + unreferenced - r.pool.free; missing > 0 {
+		if missing := r.blocksFor(need) - len(hits) + unreferenced - r.pool.free; missing > 0 {
 			// Each gain helps by one block at most: blocks in use that follow each other
 			// in a prompt became findable in that order, and a hit on the free list counts
 			// as a block to be had already. Looking again before would find the same, and
@@ -87,12 +87,11 @@ func (r *Rank) admit(budget int) {
 			}
 			break
 		}
-		for _, h := range q.hashes[:hits] {
-			id, _ := r.pool.find(h)
+		for _, id := range hits {
 			r.pool.touch(id)
-			q.blocks = append(q.blocks, id)
 		}
-		q.registered, q.computed = hits, hit
+		q.blocks = append(q.blocks, hits...)
+		q.registered, q.computed = len(hits), hit
 		r.allocate(q, n)
 		if !q.admitted {
 			q.admitted, q.justNow, q.cached = true, true, hit
@@ -107,21 +106,24 @@ func (r *Rank) admit(budget int) {
 	r.waiting = slices.Delete(r.waiting, 0, admitted)
 }
 
-// cachedBlocks returns how many leading blocks of q are in the cache, and how
+// cachedBlocks returns the leading blocks of q that are in the cache, and how
 // many of those are on the free list. The last token is always computed again,
-// since its output is what the model continues from.
-func (r *Rank) cachedBlocks(q *request) (hits, unreferenced int) {
+// since its output is what the model continues from. The slice is valid until the
+// next call.
+func (r *Rank) cachedBlocks(q *request) (hits []blockID, unreferenced int) {
+	hits = r.hits[:0]
 	most := (q.tokens() - 1) / r.params.BlockTokens
-	for _, h := range q.hashes[:most] {
+	for _, h := range q.seq.hashes[:most] {
 		id, ok := r.pool.find(h)
 		if !ok {
 			break
 		}
-		hits++
+		hits = append(hits, id)
 		if r.pool.unreferenced(id) {
 			unreferenced++
 		}
 	}
+	r.hits = hits
 	return hits, unreferenced
 }
 
@@ -138,7 +140,7 @@ func (r *Rank) allocate(q *request, n int) bool {
 	}
 	full := (q.computed + n) / r.params.BlockTokens
 	for ; q.registered < full; q.registered++ {
-		r.pool.register(q.blocks[q.registered], q.hashes[q.registered])
+		r.pool.register(q.blocks[q.registered], q.seq.hashes[q.registered])
 	}
 	return true
 }
