@@ -19,9 +19,9 @@ var mayImport = map[string][]string{
 	"cmd/warden": {"internal/app"},
 	"internal/app": {
 		"internal/bench", "internal/bench/report", "internal/bench/results", "internal/config", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
-		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/systemd", "internal/telemetry", "internal/web",
+		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/stats", "internal/systemd", "internal/telemetry", "internal/web",
 	},
-	"internal/web":              {"internal/pool", "internal/session", "internal/config", "internal/routing", "internal/engine"},
+	"internal/web":              {"internal/pool", "internal/session", "internal/stats", "internal/config", "internal/routing", "internal/engine"},
 	"internal/proxy":            {"internal/pool", "internal/session", "internal/llmapi", "internal/routing", "internal/upstream"},
 	"internal/pool":             {"internal/routing", "internal/engine"},
 	"internal/session":          {"internal/llmapi"},
@@ -35,6 +35,7 @@ var mayImport = map[string][]string{
 	"internal/routing":          {},
 	"internal/engine":           {},
 	"internal/systemd":          {},
+	"internal/stats":            {},
 	"internal/telemetry":        {},
 	"internal/upstream":         {},
 }

@@ -1,0 +1,264 @@
+package stats
+
+import (
+	"time"
+
+	"github.com/DataDog/sketches-go/ddsketch"
+	"github.com/DataDog/sketches-go/ddsketch/mapping"
+	"github.com/DataDog/sketches-go/ddsketch/store"
+)
+
+// resolution is one length of steps for which sums are kept, in tables of their
+// own.
+type resolution struct {
+	name string // of the tables, behind "sums_" and "samples_"
+	step time.Duration
+	keep time.Duration // 0: Options.KeepTotals
+}
+
+var resolutions = [...]resolution{
+	{"10s", 10 * time.Second, 2 * day},
+	{"1m", time.Minute, 32 * day},
+	{"1h", time.Hour, 0},
+}
+
+// resolutionOf is the coarsest one that a step is made of.
+func resolutionOf(step time.Duration) resolution {
+	r := resolutions[0]
+	for _, c := range resolutions[1:] {
+		if step%c.step == 0 {
+			r = c
+		}
+	}
+	return r
+}
+
+// dimension says of whom a sum is.
+type dimension int
+
+const (
+	ofAll dimension = iota
+	ofReplica
+	ofClient
+)
+
+func (g Group) dimension() dimension {
+	switch g {
+	case GroupReplica:
+		return ofReplica
+	case GroupClient:
+		return ofClient
+	}
+	return ofAll
+}
+
+// cell is the place of a sum. Each request is in one cell of each dimension and
+// resolution, so that a chart reads no more rows than it has bars.
+type cell struct {
+	resolution int // in resolutions
+	dimension  dimension
+	step       int64 // its beginning
+	model      string
+	replica    int    // of ofReplica
+	client     string // of ofClient
+}
+
+// sum is what a cell holds.
+type sum struct {
+	Counts
+	Tokens
+	ttfb, duration sketch
+}
+
+// Counts are numbers of requests.
+type Counts struct {
+	Requests int64
+	// By outcome.
+	OK, ClientError, EngineError, GatewayError, Cancelled int64
+	// By reason; the others are the rest.
+	Placed, Stayed, Spilled, Moved int64
+}
+
+func (c *Counts) add(r *Record) {
+	c.Requests++
+	switch r.Outcome {
+	case "ok":
+		c.OK++
+	case "client_error":
+		c.ClientError++
+	case "engine_error":
+		c.EngineError++
+	case "gateway_error":
+		c.GatewayError++
+	case "cancelled":
+		c.Cancelled++
+	}
+	switch r.Reason {
+	case "placed":
+		c.Placed++
+	case "stayed":
+		c.Stayed++
+	case "spilled":
+		c.Spilled++
+	case "moved":
+		c.Moved++
+	}
+}
+
+func (c Counts) plus(o Counts) Counts {
+	return Counts{
+		Requests: c.Requests + o.Requests,
+		OK:       c.OK + o.OK, ClientError: c.ClientError + o.ClientError, EngineError: c.EngineError + o.EngineError,
+		GatewayError: c.GatewayError + o.GatewayError, Cancelled: c.Cancelled + o.Cancelled,
+		Placed: c.Placed + o.Placed, Stayed: c.Stayed + o.Stayed, Spilled: c.Spilled + o.Spilled, Moved: c.Moved + o.Moved,
+	}
+}
+
+// rollUp sums records.
+func rollUp(records []Record) map[cell]*sum {
+	cells := map[cell]*sum{}
+	for i := range records {
+		r := &records[i]
+		ms, tokens := r.Time.UnixMilli(), r.tokens()
+		for res := range resolutions {
+			at := cell{resolution: res, step: floorMilli(ms, resolutions[res].step), model: r.Model}
+			for _, c := range [...]cell{at, at.of(ofReplica, r), at.of(ofClient, r)} {
+				s := cells[c]
+				if s == nil {
+					s = &sum{}
+					cells[c] = s
+				}
+				s.Counts.add(r)
+				s.Tokens = s.Tokens.plus(tokens)
+				if r.TTFB > 0 {
+					s.ttfb.add(r.TTFB)
+				}
+				s.duration.add(r.Duration)
+			}
+		}
+	}
+	return cells
+}
+
+func (c cell) of(d dimension, r *Record) cell {
+	c.dimension = d
+	switch d {
+	case ofReplica:
+		c.replica = r.Replica
+	case ofClient:
+		c.client = r.Client
+	}
+	return c
+}
+
+// shift is requests that left their home, by the minute.
+type shift struct {
+	step          int64
+	model         string
+	reason, why   string
+	from, replica int
+}
+
+// blame is turns by cause, by the hour.
+type blame struct {
+	step    int64
+	model   string
+	replica int
+	cause   string
+}
+
+type blamed struct{ turns, reread int64 }
+
+// asides counts what only some records have.
+func asides(records []Record) (map[shift]int64, map[blame]blamed) {
+	shifts, causes := map[shift]int64{}, map[blame]blamed{}
+	for i := range records {
+		r := &records[i]
+		ms := r.Time.UnixMilli()
+		if r.Reason == "moved" || r.Reason == "spilled" {
+			shifts[shift{floorMilli(ms, time.Minute), r.Model, r.Reason, r.Why, r.From, r.Replica}]++
+		}
+		if r.Cause != "" {
+			k := blame{floorMilli(ms, time.Hour), r.Model, r.Replica, r.Cause}
+			b := causes[k]
+			causes[k] = blamed{b.turns + 1, b.reread + r.Reread}
+		}
+	}
+	return shifts, causes
+}
+
+// sampled is a sum over samples; what was not measured is left out of it.
+type sampled struct {
+	samples, inFlight, conversations int64
+	measured, running, waiting       int64
+	kvMeasured                       int64
+	kv                               float64
+}
+
+func rollUpSamples(samples []Sample) map[cell]*sampled {
+	cells := map[cell]*sampled{}
+	for _, x := range samples {
+		for res := range resolutions {
+			c := cell{resolution: res, step: floorMilli(x.Time.UnixMilli(), resolutions[res].step), model: x.Model, replica: x.Replica}
+			s := cells[c]
+			if s == nil {
+				s = &sampled{}
+				cells[c] = s
+			}
+			s.samples++
+			s.inFlight += int64(x.InFlight)
+			s.conversations += int64(x.Conversations)
+			if x.Running >= 0 && x.Waiting >= 0 {
+				s.measured++
+				s.running += int64(x.Running)
+				s.waiting += int64(x.Waiting)
+			}
+			if x.KVUsed >= 0 && x.KVUsed <= 1 {
+				s.kvMeasured++
+				s.kv += x.KVUsed
+			}
+		}
+	}
+	return cells
+}
+
+// accuracy is the largest relative error of a quantile.
+const accuracy = 0.01
+
+// sketch is a distribution of times from which quantiles can be had, and which
+// merges exactly (DDSketch). The zero sketch is empty.
+type sketch struct{ *ddsketch.DDSketch }
+
+func (s *sketch) make() {
+	if s.DDSketch == nil {
+		m, err := mapping.NewLogarithmicMapping(accuracy)
+		if err != nil {
+			panic(err) // accuracy is a constant between 0 and 1
+		}
+		s.DDSketch = ddsketch.NewDDSketchFromStoreProvider(m, store.BufferedPaginatedStoreConstructor)
+	}
+}
+
+func (s *sketch) add(d time.Duration) {
+	s.make()
+	_ = s.Add(max(d.Seconds(), 0)) // fails only on values that no duration has
+}
+
+// merge adds an encoded sketch; an empty one is nil.
+func (s *sketch) merge(encoded []byte) error {
+	if len(encoded) == 0 {
+		return nil
+	}
+	s.make()
+	return s.DecodeAndMergeWith(encoded)
+}
+
+// encoded is the sketch for a file, without the mapping, which is always the same.
+func (s *sketch) encoded() []byte {
+	if s.DDSketch == nil || s.IsEmpty() {
+		return nil
+	}
+	var b []byte
+	s.Encode(&b, true)
+	return b
+}

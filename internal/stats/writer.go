@@ -1,0 +1,194 @@
+package stats
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// batch is what waits to be written.
+type batch struct {
+	records []Record
+	samples []Sample
+}
+
+func (b *batch) empty() bool { return len(b.records)+len(b.samples) == 0 }
+
+const (
+	// maxBatch is how many records wait in the writer. While they cannot be
+	// written, the queue behind it fills next, and then records are dropped.
+	maxBatch = 4096
+	// retainEvery is how often old data is looked for when there was none.
+	retainEvery = time.Minute
+)
+
+// run is the writer. It ends with ctx, after it has written what was added.
+func (s *Store) run(ctx context.Context) {
+	writing := context.WithoutCancel(ctx) // what is begun is written whole
+	tick := time.NewTicker(flushEvery)
+	defer tick.Stop()
+	var b batch
+	var retained time.Time // when nothing old was left
+	for {
+		queue := s.queue
+		if len(b.records) >= maxBatch {
+			queue = nil
+		}
+		select {
+		case r := <-queue:
+			if b.records = append(b.records, r); len(b.records) == maxBatch {
+				s.flush(writing, &b)
+			}
+		case all := <-s.samples:
+			b.take(all)
+		case now := <-tick.C:
+			s.flush(writing, &b)
+			if now.Sub(retained) >= retainEvery && !s.retain(writing) {
+				retained = now
+			}
+		case done := <-s.flushes:
+			s.drain(writing, &b)
+			close(done)
+		case <-ctx.Done():
+			s.drain(writing, &b)
+			return
+		}
+	}
+}
+
+// take adds samples; while nothing can be written the oldest make room.
+func (b *batch) take(all []Sample) {
+	const most = 4096
+	b.samples = append(b.samples, all...)
+	if n := len(b.samples); n > most {
+		b.samples = append([]Sample(nil), b.samples[n-most:]...)
+	}
+}
+
+// drain writes everything that was added before.
+func (s *Store) drain(ctx context.Context, b *batch) {
+	for {
+		select {
+		case r := <-s.queue:
+			if b.records = append(b.records, r); len(b.records) < maxBatch {
+				continue
+			}
+			if s.flush(ctx, b); len(b.records) < maxBatch {
+				continue
+			}
+			return // it cannot be written
+		case all := <-s.samples:
+			b.take(all)
+			continue
+		default:
+		}
+		s.flush(ctx, b)
+		return
+	}
+}
+
+// flush writes the batch. What cannot be written stays in it for the next time.
+func (s *Store) flush(ctx context.Context, b *batch) {
+	if s.writable() == nil {
+		s.reopen(ctx)
+	}
+	db := s.writable()
+	if db == nil {
+		return
+	}
+	if b.empty() {
+		s.recovered()
+		return
+	}
+	if err := db.append(ctx, b); err != nil {
+		s.fail(ctx, err)
+		return
+	}
+	s.recovered()
+	b.records, b.samples = b.records[:0], b.samples[:0]
+}
+
+func (s *Store) writable() *database {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.db
+}
+
+// fail closes a database that an error came from, so that the next flush opens it
+// anew, and moves it aside when another try is in vain.
+func (s *Store) fail(ctx context.Context, err error) {
+	s.mu.Lock()
+	db := s.db
+	s.db = nil
+	s.mu.Unlock()
+	if db != nil {
+		db.close()
+	}
+	s.report(err)
+	if diagnose(err) == damaged {
+		s.replace(ctx, err)
+	}
+}
+
+// reopen opens the database. What cannot be read is moved aside.
+func (s *Store) reopen(ctx context.Context) {
+	db, err := openDatabase(ctx, s.o.Path)
+	if err != nil {
+		s.report(err)
+		if diagnose(err) == damaged {
+			s.replace(ctx, err)
+		}
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.db = db
+}
+
+// replace moves the file aside and begins a new one.
+func (s *Store) replace(ctx context.Context, why error) {
+	aside := "memory"
+	if s.o.Path != MemoryOnly {
+		aside = fmt.Sprintf("%s.unreadable-%d", s.o.Path, s.o.Now().UnixMilli())
+		if err := moveAside(s.o.Path, aside); err != nil {
+			s.report(fmt.Errorf("move the unreadable history aside: %w", err))
+			return
+		}
+	}
+	db, err := openDatabase(ctx, s.o.Path)
+	if err != nil {
+		s.report(err)
+		return
+	}
+	s.o.Logger.Error("the history could not be read: moved aside, starting with an empty one", "error", why.Error(), "moved_to", aside)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.db, s.problem = db, ""
+	s.aside = fmt.Sprintf("The history could not be read (%v); it was moved to %s and a new one begun.", why, aside)
+}
+
+// report says once that records cannot be written.
+func (s *Store) report(err error) {
+	problem := fmt.Sprintf("Requests are not written to the history %s: %v.", s.o.Path, err)
+	if full(err) {
+		problem = fmt.Sprintf("Requests are not written to the history %s: the disk is full. Make room, or give another folder with --data.", s.o.Path)
+	}
+	s.mu.Lock()
+	was := s.problem
+	s.problem = problem
+	s.mu.Unlock()
+	if was == "" {
+		s.o.Logger.Error("the history cannot be written: it is tried again, requests go on", "path", s.o.Path, "error", err.Error())
+	}
+}
+
+// recovered says once that records are written again.
+func (s *Store) recovered() {
+	s.mu.Lock()
+	was := s.problem
+	s.problem = ""
+	s.mu.Unlock()
+	if was != "" {
+		s.o.Logger.Info("the history is written again", "path", s.o.Path)
+	}
+}
