@@ -70,8 +70,8 @@ func (p Protocol) Validate() error {
 	return nil
 }
 
-// suits tells whether the steps of a workload come to an end.
-func (p Protocol) suits(w Workload) error {
+// Suits tells whether the steps of a workload come to an end.
+func (p Protocol) Suits(w Workload) error {
 	if p.Step == 0 && w.Endless() {
 		return fmt.Errorf("step of 0 lasts until the workload has no more sessions, and this one always has: give a length")
 	}
@@ -122,7 +122,7 @@ type EndedSession struct {
 // Run runs the protocol and hands over each step as it ends. An error of ctx
 // ends the step under way first, so that what was seen of it is handed over too.
 func (p Protocol) Run(ctx context.Context, seed uint64, w Workload, s System, each func(Observation)) error {
-	if err := cmp.Or(p.Validate(), p.suits(w)); err != nil {
+	if err := cmp.Or(p.Validate(), p.Suits(w)); err != nil {
 		return err
 	}
 	for arm, name := range p.Arms {

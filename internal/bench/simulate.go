@@ -32,7 +32,7 @@ func (s Simulation) Validate() error {
 	if s.Seeds < 1 {
 		return fmt.Errorf("%d seeds: give at least 1", s.Seeds)
 	}
-	return cmp.Or(s.Protocol.Validate(), s.Protocol.suits(s.Workload), s.Box.Validate())
+	return cmp.Or(s.Protocol.Validate(), s.Protocol.Suits(s.Workload), s.Box.Validate())
 }
 
 // Arms lists the arms that Simulate knows.
