@@ -45,12 +45,19 @@ func (e Ending) String() string {
 	return "none"
 }
 
+// Answer is what we read of an answer that is no stream.
+type Answer struct {
+	ID     string // as the engine named it, empty when it did not
+	Usage  Usage
+	Ending Ending
+}
+
 // ReadAnswer reads the body of a successful answer that is no stream. A body
 // that is not one whole JSON object has ended with EndNone.
-func ReadAnswer(route Route, body []byte) (Usage, Ending) {
+func ReadAnswer(route Route, body []byte) Answer {
 	var f frame
 	if !f.parse(body) {
-		return Usage{}, EndNone
+		return Answer{}
 	}
 	end := EndComplete
 	switch {
@@ -61,7 +68,7 @@ func ReadAnswer(route Route, body []byte) (Usage, Ending) {
 	case route == RouteMessages && !f.stopped:
 		end = EndAborted
 	}
-	return f.counts.usage(), end
+	return Answer{ID: f.id, Usage: f.counts.usage(), Ending: end}
 }
 
 // frame is what we read of one JSON object of an answer: a whole body or the
@@ -69,6 +76,7 @@ func ReadAnswer(route Route, body []byte) (Usage, Ending) {
 // all.
 type frame struct {
 	counts     counts // of usage, also of that in a message or response inside
+	id         string // of the answer, also of a message or response inside
 	kind       string // the type of events and of Anthropic bodies
 	status     string // of a response
 	hasChoices bool   // choices has entries
@@ -101,6 +109,8 @@ func (f *frame) read(s *scanner) {
 			s.skip()
 		case "object": // {"object":"error","message":…} of older engines
 			f.failed = s.is("error") || f.failed
+		case "id":
+			f.id = s.word()
 		case "type":
 			f.kind = s.word()
 		case "status":

@@ -2,6 +2,7 @@ package llmapi
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,9 +55,14 @@ func TestReadRecordedAnswers(t *testing.T) {
 		{"messages-no-details", RouteMessages, uncached(155, 2, CacheAbsent)},
 	}
 	for _, tt := range tests {
-		usage, ending := ReadAnswer(tt.route, testdata(t, "answers", tt.file+".json"))
-		if usage != tt.want || ending != EndComplete {
-			t.Errorf("%s: %+v, %v; want %+v, complete", tt.file, usage, ending, tt.want)
+		body := testdata(t, "answers", tt.file+".json")
+		var named struct{ ID string }
+		if err := json.Unmarshal(body, &named); err != nil || named.ID == "" {
+			t.Fatalf("%s: no id: %v", tt.file, err)
+		}
+		want := Answer{named.ID, tt.want, EndComplete}
+		if got := ReadAnswer(tt.route, body); got != want {
+			t.Errorf("%s: %+v; want %+v", tt.file, got, want)
 		}
 	}
 	files, err := os.ReadDir(filepath.Join("testdata", "answers"))
@@ -102,9 +108,9 @@ func TestReadAnswer(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			usage, ending := ReadAnswer(tt.route, []byte(tt.body))
-			if diff := cmp.Diff(tt.usage, usage); diff != "" || ending != tt.want {
-				t.Errorf("ending %v, want %v; usage:\n%s", ending, tt.want, diff)
+			got := ReadAnswer(tt.route, []byte(tt.body))
+			if diff := cmp.Diff(Answer{Usage: tt.usage, Ending: tt.want}, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -188,6 +194,21 @@ func stream(t testing.TB, name, text string) []byte {
 		return testdata(t, "streams", name+".sse")
 	}
 	return []byte(text)
+}
+
+func TestStreamsTellTheIDOfTheirAnswer(t *testing.T) {
+	for name, route := range map[string]Route{"responses": RouteResponses, "chat-usage": RouteChat, "completions-usage": RouteCompletions, "messages-cold": RouteMessages} {
+		s := stream(t, name, "")
+		_, rest, _ := bytes.Cut(s, []byte(`"id":"`)) // the first one in each of them is the answer's
+		want, _, _ := bytes.Cut(rest, []byte(`"`))
+		o := NewObserver(route)
+		if o.ID() != "" {
+			t.Errorf("%s: %q before it began", name, o.ID())
+		}
+		if o.Observe(s); o.ID() != string(want) || len(want) == 0 {
+			t.Errorf("%s: %q, want %q", name, o.ID(), want)
+		}
+	}
 }
 
 func TestObserver(t *testing.T) {

@@ -59,8 +59,8 @@ func TestErrors(t *testing.T) {
 				if diff := cmp.Diff(want, fault); diff != "" {
 					t.Errorf("%v:\n%s", d, diff)
 				}
-				if _, ending := ReadAnswer(RouteChat, w.Body.Bytes()); ending != EndError {
-					t.Errorf("reads as %v", ending)
+				if a := ReadAnswer(RouteChat, w.Body.Bytes()); a.Ending != EndError {
+					t.Errorf("reads as %v", a.Ending)
 				}
 			}
 		})

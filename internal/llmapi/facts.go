@@ -35,6 +35,9 @@ type Facts struct {
 	// text.format), as title calls do.
 	Tools       int
 	FormatAsked bool
+	// Unstored says that the engine is not to keep the answer (store is false), so
+	// that none can be continued by its id.
+	Unstored bool
 	// TextBytes counts the prompt's text: system, messages, tool calls and results
 	// and the offered tools. Thinking, images and other media are left out.
 	TextBytes int
@@ -205,6 +208,9 @@ func (r *reader) member(key []byte) {
 		f.IDs.LiteLLMSessionID = r.word()
 	case "previous_response_id":
 		f.IDs.PreviousResponseID = r.word()
+	case "store":
+		f.Unstored = r.peek() == 'f'
+		r.skip()
 	case "tools":
 		r.tools()
 	case "response_format", "output_format":

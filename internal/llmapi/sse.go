@@ -83,6 +83,7 @@ type Observer struct {
 	end     eventEnd
 	partial []byte // the unfinished event, up to maxEvent
 
+	id      string
 	counts  counts
 	known   bool
 	ending  Ending
@@ -93,6 +94,10 @@ type Observer struct {
 // NewObserver returns an observer for an answer on the route. On a route that
 // does not generate it observes nothing.
 func NewObserver(route Route) *Observer { return &Observer{route: route} }
+
+// ID is the answer's id as the engine told it. It may be empty until the answer's
+// last event has passed.
+func (o *Observer) ID() string { return o.id }
 
 // Usage is the usage told so far.
 func (o *Observer) Usage() Usage {
@@ -261,6 +266,9 @@ func (o *Observer) frame(data []byte) frame {
 	f := frame{counts: o.counts}
 	f.parse(data)
 	o.counts = f.counts
+	if f.id != "" {
+		o.id = f.id
+	}
 	if f.failed {
 		o.ended(EndError)
 	}

@@ -78,6 +78,7 @@ func mediaType(contentType string) string {
 func (x *exchange) relayStream(a *upstream.Answer) error {
 	x.streaming = true
 	observer := llmapi.NewObserver(x.route.api)
+	kept := x.kept()
 	defer func() { x.rec.Usage = observer.Usage() }()
 	var filter *llmapi.UsageFilter
 	if x.facts.UsageMissing() {
@@ -109,6 +110,9 @@ func (x *exchange) relayStream(a *upstream.Answer) error {
 				filtered = filter.Filter(filtered[:0], events)
 				events = filtered
 			}
+			if kept && observer.Ending() == llmapi.EndComplete {
+				x.turn.Responded(observer.ID())
+			}
 			if !x.send(a, events) {
 				return nil
 			}
@@ -137,6 +141,12 @@ func (x *exchange) relayStream(a *upstream.Answer) error {
 		}
 		return x.broken(err)
 	}
+}
+
+// kept reports whether the engine keeps the answer, so that the client may go on
+// by its id alone: the conversation has to know that before the client does.
+func (x *exchange) kept() bool {
+	return x.route.api == llmapi.RouteResponses && !x.facts.Unstored
 }
 
 // completeEvents returns the length of the complete events at the front of b.
@@ -170,16 +180,18 @@ func (x *exchange) relayWhole(a *upstream.Answer) error {
 	}
 	outcome, cause := outcomeOf(a.Status)
 	if outcome == OK {
-		usage, ending := llmapi.ReadAnswer(x.route.api, b.Bytes())
-		x.rec.Usage = usage
+		answer := llmapi.ReadAnswer(x.route.api, b.Bytes())
+		x.rec.Usage = answer.Usage
 		switch {
 		case !x.route.api.Generates():
-		case ending == llmapi.EndNone:
+		case answer.Ending == llmapi.EndNone:
 			return x.broken(errTruncated)
-		case ending == llmapi.EndAborted:
+		case answer.Ending == llmapi.EndAborted:
 			return x.broken(errAborted)
-		case ending == llmapi.EndError:
+		case answer.Ending == llmapi.EndError:
 			outcome, cause = EngineError, errReported
+		case x.kept():
+			x.turn.Responded(answer.ID)
 		}
 	}
 	x.length = int64(b.Len())
