@@ -33,9 +33,11 @@ type Gateway struct {
 	admin   *http.Server
 
 	clientsAddr, adminAddr net.Addr
+	connections            connections // of clients
 
 	stopping   atomic.Bool
-	handed     bool               // the clients' listener, whose giver keeps it open
+	handed     bool               // the clients' listener was, and its giver keeps it open
+	refuse     func()             // closes the clients' listener, and waits until nothing more is accepted
 	background context.CancelFunc // of what Start began
 	running    sync.WaitGroup
 	failed     chan error // of the listeners
@@ -47,7 +49,10 @@ type Gateway struct {
 // NewGateway joins the parts of a gateway; nothing runs before Start. The
 // configuration must be valid.
 func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
-	g := &Gateway{cfg: cfg, log: log, failed: make(chan error, 2)}
+	g := &Gateway{
+		cfg: cfg, log: log, failed: make(chan error, 2),
+		connections: connections{state: map[net.Conn]http.ConnState{}},
+	}
 	var err error
 	g.table, err = session.New(session.Options{
 		MaxConversations: cfg.Session.MaxConversations,
@@ -102,6 +107,7 @@ func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
 		return nil, err
 	}
 	g.clients = g.proxy.Server()
+	g.clients.ConnState = g.connections.note
 
 	console, err := web.New(web.Options{
 		Pools:         g.consolePools,
@@ -222,14 +228,21 @@ func (g *Gateway) StartOn(on Listeners) error {
 		g.running.Go(func() { g.store.run(ctx, g.models) })
 	}
 	serve := func(s *http.Server, l net.Listener, name string) {
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			g.failed <- fmt.Errorf("%s listener: %w", name, err)
 		}
 	}
-	g.running.Go(func() {
-		awaitEngines(ctx, g.models)
+	starting, started := context.WithCancel(ctx)
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		awaitEngines(starting, g.models)
 		serve(g.clients, on.Clients, "client")
 	})
+	g.refuse = func() {
+		started()
+		on.Clients.Close()
+		accepting.Wait()
+	}
 	g.running.Go(func() { serve(g.admin, on.Admin, "admin") })
 	listening(g.log, "clients", g.URL())
 	listening(g.log, "admin", g.AdminURL())
@@ -259,29 +272,23 @@ func (g *Gateway) expire(ctx context.Context) {
 // time, saves, and waits for everything that Start began.
 func (g *Gateway) Stop() error {
 	g.stopping.Store(true)
-	drained := g.proxy.Stopping()
 	ctx, cancel := context.WithTimeout(context.Background(), g.cfg.StopTimeout.D())
 	defer cancel()
 	if !g.handed {
-		// A closed listener refuses connections, of which no client knows what to
-		// make; so until the last answer has ended, new requests are told to come
-		// back. What connects to a listener that was handed over waits in it instead.
+		// Nothing would take a connection between the end of the listener and the
+		// next process. So it stays until the last answer has ended, and new requests
+		// are told to come back. A listener that was handed over holds them instead.
 		select {
-		case <-drained:
+		case <-g.proxy.Stopping():
 		case <-ctx.Done():
 		}
 	}
-	err := g.clients.Shutdown(ctx)
-	if err != nil {
-		g.log.Warn("stopped with open answers, which are cut", "after", g.cfg.StopTimeout.String())
-		g.clients.Close()
-		err = nil
-	}
+	g.finish(ctx)
 	g.proxy.Close()
 	g.admin.Close() // only now, so that a drain can be watched
 	g.background()
 	g.running.Wait()
-	return err
+	return nil
 }
 
 // run serves until ctx ends or a listener fails, reads the configuration anew for

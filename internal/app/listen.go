@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"lmwarden/internal/pool"
@@ -74,25 +76,14 @@ func (on *Listeners) open(clients, admin string) (err error) {
 // requests that it could serve, or place conversations anew whose home has not
 // answered yet. So clients wait in the listener until every engine was heard, for
 // no longer than firstReports.
-const (
-	firstReports = 2 * time.Second
-	askAgain     = 10 * time.Millisecond
-)
+const firstReports = 2 * time.Second
 
 // awaitEngines returns when every engine was heard, or it is time to serve with
 // what is known, or ctx ends.
 func awaitEngines(ctx context.Context, models *pool.Set) {
 	ctx, cancel := context.WithTimeout(ctx, firstReports)
 	defer cancel()
-	tick := time.NewTicker(askAgain)
-	defer tick.Stop()
-	for !heard(models) {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+	until(ctx, func() bool { return heard(models) })
 }
 
 // heard says whether every engine told what it is, or why it cannot, and those
@@ -110,4 +101,69 @@ func heard(models *pool.Set) bool {
 		}
 	}
 	return true
+}
+
+// lastRequests is how long a connection that was accepted just before the end has
+// to bring its request.
+const lastRequests = time.Second
+
+// finish ends what clients have open: what was accepted is served, and nothing
+// more is. When ctx ends it is cut.
+//
+// It does not leave this to Server.Shutdown, which drops requests that arrive
+// while it waits.
+func (g *Gateway) finish(ctx context.Context) {
+	g.refuse()
+	g.clients.SetKeepAlivesEnabled(false)
+	last, cancel := context.WithTimeout(ctx, lastRequests)
+	until(last, func() bool { return g.connections.count(http.StateNew) == 0 })
+	cancel()
+	g.proxy.Stopping()
+	until(ctx, func() bool { return g.connections.count(http.StateActive) == 0 })
+	if n := g.connections.count(http.StateActive); n > 0 {
+		g.log.Warn("stopped with open answers, which are cut", "answers", n, "after", g.cfg.StopTimeout.String())
+	}
+	g.clients.Close()
+}
+
+// connections are the clients' connections that have not brought a request yet
+// (http.StateNew) or have one under way (http.StateActive).
+type connections struct {
+	mu    sync.Mutex
+	state map[net.Conn]http.ConnState // guarded by mu
+}
+
+// note suits http.Server.ConnState.
+func (c *connections) note(conn net.Conn, s http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s == http.StateNew || s == http.StateActive {
+		c.state[conn] = s
+	} else {
+		delete(c.state, conn)
+	}
+}
+
+func (c *connections) count(s http.ConnState) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, is := range c.state {
+		if is == s {
+			n++
+		}
+	}
+	return n
+}
+
+// until polls until it is so, or ctx ends.
+func until(ctx context.Context, so func() bool) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
