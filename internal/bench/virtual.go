@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -27,6 +28,8 @@ type Box struct {
 	RoundTrip time.Duration
 	// SpillThreshold is the router's; 0 is automatic.
 	SpillThreshold int
+	// Incidents happen in each step.
+	Incidents []Incident
 }
 
 // Validate reports everything that is wrong with the engine's parameters, or the
@@ -41,6 +44,11 @@ func (b Box) Validate() error {
 		return fmt.Errorf("round trip of %v: it cannot be negative", b.RoundTrip)
 	case b.SpillThreshold < 0:
 		return fmt.Errorf("spill threshold of %d: give at least 1, or 0 for automatic", b.SpillThreshold)
+	}
+	for _, i := range b.Incidents {
+		if i.Replica < 0 || i.Replica >= b.Replicas {
+			return fmt.Errorf("%s: the box has replicas 0 to %d", i, b.Replicas-1)
+		}
 	}
 	return b.Engine.Validate()
 }
@@ -57,7 +65,8 @@ func (b Box) settings() any {
 		Servers    int              `json:"servers"`
 		RoundTripS float64          `json:"round_trip_s"`
 		Spill      int              `json:"spill_threshold"` // 0 is automatic
-	}{"virtual time", b.Preset, b.Engine, b.Replicas, b.servers(), b.RoundTrip.Seconds(), b.SpillThreshold}
+		Incidents  []Incident       `json:"incidents,omitempty"`
+	}{"virtual time", b.Preset, b.Engine, b.Replicas, b.servers(), b.RoundTrip.Seconds(), b.SpillThreshold, b.Incidents}
 }
 
 // scrapeEvery is how often the gateway looks at the engines.
@@ -71,23 +80,26 @@ type virtual struct {
 	now    time.Duration
 	order  uint64 // of requests
 
-	servers  []*enginesim.Box
-	replicas []*virtualReplica
-	core     *routing.Core
-	router   routing.Router // of the arm in force
-	flights  map[routing.RequestID]*flight
+	servers    []*enginesim.Box // nil while a server is dead
+	epochs     []int            // lives of each server
+	replicas   []*virtualReplica
+	conditions []condition // of each replica
+	step       int         // how many have ended
+	core       *routing.Core
+	router     routing.Router // of the arm in force
+	flights    map[routing.RequestID]*flight
 
 	busy time.Duration // sum over the replicas of completed steps
+	past Counters      // of engines that are gone, but for what is in busy
 	// last is the finished turn of each session of which another follows, and spare
 	// are prompts that nobody needs any more: a turn is mostly the one before.
 	last  map[uint64]*enginesim.Sequence
 	spare [][]enginesim.Token
 }
 
-// virtualReplica is one rank of a server. It keeps its box, since its last step
-// may end after the next box has been booted.
+// virtualReplica is one rank of a server in one of its lives.
 type virtualReplica struct {
-	box          *enginesim.Box
+	box          *enginesim.Box // nil when that life has ended
 	server, rank int
 	stepping     bool
 	since        time.Duration // start of the running step
@@ -117,21 +129,14 @@ func newVirtual(b Box, seed uint64) (*virtual, error) {
 // boot starts the engines with empty caches, and a gateway that knows nothing.
 // It must not be called while a turn is open.
 func (v *virtual) boot() error {
-	perServer := v.box.Replicas / v.box.servers()
-	v.servers, v.replicas = nil, make([]*virtualReplica, v.box.Replicas)
-	for i := range v.box.servers() {
-		server, err := enginesim.NewBox(enginesim.BoxOptions{
-			Params: v.box.Engine, Ranks: perServer, Rand: rand.New(rand.NewPCG(v.seed, uint64(i))),
-		})
-		if err != nil {
-			return err
-		}
-		v.servers = append(v.servers, server)
+	v.servers, v.epochs = make([]*enginesim.Box, v.box.servers()), make([]int, v.box.servers())
+	v.conditions = make([]condition, v.box.Replicas)
+	for _, r := range v.replicas {
+		v.retire(r)
 	}
-	for i := range v.replicas {
-		r := &virtualReplica{box: v.servers[i/perServer], server: i / perServer, rank: i % perServer}
-		r.begin, r.end = func() { v.beginStep(r) }, func() { v.endStep(r) }
-		v.replicas[i] = r
+	v.replicas = make([]*virtualReplica, v.box.Replicas)
+	for server := range v.servers {
+		v.start(server)
 	}
 	core, err := routing.New(routing.Options{
 		Replicas: v.routingReplicas(), Policy: routing.Policies()[0], SpillThreshold: v.box.SpillThreshold,
@@ -141,6 +146,39 @@ func (v *virtual) boot() error {
 	}
 	v.core = core
 	return nil
+}
+
+// perServer is how many replicas a server has.
+func (v *virtual) perServer() int { return v.box.Replicas / v.box.servers() }
+
+// start begins a life of a server.
+func (v *virtual) start(server int) {
+	box, err := enginesim.NewBox(enginesim.BoxOptions{
+		Params: v.box.Engine, Ranks: v.perServer(),
+		Rand: rand.New(rand.NewPCG(v.seed, uint64(server)|uint64(v.epochs[server])<<32)),
+	})
+	if err != nil {
+		panic("bench: a box that is valid does not start: " + err.Error())
+	}
+	v.servers[server] = box
+	v.epochs[server]++
+	for rank := range v.perServer() {
+		r := &virtualReplica{box: box, server: server, rank: rank}
+		r.begin, r.end = func() { v.beginStep(r) }, func() { v.endStep(r) }
+		v.replicas[server*v.perServer()+rank] = r
+	}
+}
+
+// retire ends a life of a replica. What it had open is lost.
+func (v *virtual) retire(r *virtualReplica) {
+	if r.box == nil {
+		return
+	}
+	if r.stepping {
+		v.busy += v.now - r.since
+	}
+	v.past.add(r.box.Stats(r.rank))
+	r.box = nil
 }
 
 func (v *virtual) routingReplicas() []routing.Replica {
@@ -167,16 +205,13 @@ func (v *virtual) Switch(arm string, cold bool) error {
 		}
 		v.router = v.core
 	}
-	for i := range v.replicas {
-		v.router.SetState(v.wall(), i, routing.Ready)
-	}
+	v.tellStates()
 	v.observe()
 	return nil
 }
 
 func (v *virtual) Replicas() int      { return v.box.Replicas }
 func (v *virtual) BlockTokens() int   { return v.box.Engine.BlockTokens }
-func (v *virtual) Begin(Step)         {}
 func (v *virtual) Now() time.Duration { return v.now }
 
 // wall is the time as the packages below want it.
@@ -205,13 +240,13 @@ func (v *virtual) Run(ctx context.Context, until time.Duration, idle func() bool
 
 // Counters implements System.
 func (v *virtual) Counters() Counters {
-	c := Counters{}
+	c := v.past
 	busy := v.busy
 	for _, r := range v.replicas {
-		s := r.box.Stats(r.rank)
-		c.PromptTokens += float64(s.PrefixQueries)
-		c.CachedTokens += float64(s.PrefixHits)
-		c.Preemptions += float64(s.Preemptions)
+		if r.box == nil {
+			continue
+		}
+		c.add(r.box.Stats(r.rank))
 		if r.stepping {
 			busy += v.now - r.since
 		}
@@ -220,21 +255,46 @@ func (v *virtual) Counters() Counters {
 	return c
 }
 
+func (c *Counters) add(s enginesim.Stats) {
+	c.PromptTokens += float64(s.PrefixQueries)
+	c.CachedTokens += float64(s.PrefixHits)
+	c.Preemptions += float64(s.Preemptions)
+}
+
 // scrape tells the router the engines' gauges, now and every so often.
 func (v *virtual) scrape() {
 	if v.router != nil {
+		v.tellStates()
 		v.observe()
 		v.apply(v.router.Tick(v.wall()))
 	}
 	v.After(scrapeEvery, v.scrape)
 }
 
+// tellStates tells the router what each replica may be given.
+func (v *virtual) tellStates() {
+	for i, r := range v.replicas {
+		state := routing.Ready
+		switch {
+		case r.box == nil:
+			state = routing.Down
+		case v.conditions[i].draining:
+			state = routing.Draining
+		}
+		v.apply(v.router.SetState(v.wall(), i, state))
+	}
+}
+
 func (v *virtual) observe() {
 	for i, r := range v.replicas {
+		if r.box == nil {
+			v.router.Observe(v.wall(), i, routing.Load{Stale: true})
+			continue
+		}
 		s := r.box.Stats(r.rank)
 		v.router.Observe(v.wall(), i, routing.Load{
 			Running: s.Running, Waiting: s.Waiting, KVUsed: s.KVUsed,
-			Capacity: int64(v.box.Engine.KVTokens), Epoch: 1,
+			Capacity: int64(v.box.Engine.KVTokens), Epoch: v.epochs[r.server],
 		})
 	}
 }
@@ -315,6 +375,11 @@ func (v *virtual) apply(actions []routing.Action) {
 
 func (v *virtual) dispatch(f *flight, d routing.Decision) {
 	f.result.Reason = string(d.Reason)
+	if v.servers[d.Server] == nil {
+		v.tellStates() // the connection was refused
+		v.retry(f)
+		return
+	}
 	rank := enginesim.AnyRank
 	if d.Replica != routing.None {
 		rank = v.replicas[d.Replica].rank
@@ -324,23 +389,32 @@ func (v *virtual) dispatch(f *flight, d routing.Decision) {
 		v.fail(f, err.Error())
 		return
 	}
-	f.replica = d.Server*(v.box.Replicas/v.box.servers()) + rank
+	f.replica = d.Server*v.perServer() + rank
 	f.result.Replica = f.replica
 	// What arrives at the same moment is in the same step.
 	v.After(0, v.replicas[f.replica].begin)
 }
 
+// retry looks for another replica for a turn whose attempt failed.
+func (v *virtual) retry(f *flight) { v.apply(v.router.Retry(v.wall(), f.id)) }
+
 func (v *virtual) beginStep(r *virtualReplica) {
-	if r.stepping {
+	if r.box == nil || r.stepping {
 		return
 	}
 	if took, work := r.box.Begin(v.wall(), r.rank); work {
+		if slow := v.conditions[r.server*v.perServer()+r.rank].slow; slow > 0 {
+			took = time.Duration(float64(took) * slow)
+		}
 		r.stepping, r.since = true, v.now
 		v.After(took, r.end)
 	}
 }
 
 func (v *virtual) endStep(r *virtualReplica) {
+	if r.box == nil {
+		return
+	}
 	r.stepping = false
 	v.busy += v.now - r.since
 	for _, e := range r.box.End(v.wall(), r.rank) {
@@ -391,19 +465,21 @@ func (v *virtual) answer(f *flight) {
 
 // Cut implements System.
 func (v *virtual) Cut() {
-	open := make([]*flight, 0, len(v.flights))
-	for _, f := range v.flights {
-		open = append(open, f)
-	}
-	slices.SortFunc(open, func(a, b *flight) int { return cmp.Compare(a.id, b.id) })
+	open := v.open()
 	clear(v.flights) // what the router orders for them now concerns nobody
 	clear(v.last)    // no session goes on
 	for _, f := range open {
-		if f.replica != routing.None {
+		if f.replica != routing.None && v.replicas[f.replica].box != nil {
 			v.replicas[f.replica].box.Abort(uint64(f.id))
 		}
 		v.router.Finish(v.wall(), f.id, routing.Outcome{})
 		f.result.End, f.result.Error = Cut, ""
 		f.done(f.result)
 	}
+	v.mendAll()
+}
+
+// open are the turns under way, in the order in which they were sent.
+func (v *virtual) open() []*flight {
+	return slices.SortedFunc(maps.Values(v.flights), func(a, b *flight) int { return cmp.Compare(a.id, b.id) })
 }
