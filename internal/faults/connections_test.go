@@ -63,6 +63,27 @@ func TestNoTurnIsLostToAnIdleConnectionThatTheEngineCloses(t *testing.T) {
 	}
 }
 
+// An engine that closes its connections sooner than others do wants a limit below
+// that.
+func TestUnusedConnectionsToAnEngineAreClosedWhenConfigured(t *testing.T) {
+	t.Parallel()
+	const limit = 300 * time.Millisecond
+	closed := make(chan time.Duration, 1)
+	e := newEngine(t, 1, func(c *call) {
+		reply(c)
+		answered := time.Now()
+		c.left()
+		closed <- time.Since(answered)
+	})
+	g := start(t, func(c *config.Config) { c.Timeouts.EngineIdle = config.Duration(limit) }, e)
+	if a := g.post(chat.path, chat.request("hello", false, "")); a.status != 200 {
+		t.Fatalf("got %d %s", a.status, a.body)
+	}
+	if after := receive(t, "the connection to be closed", closed); after < limit || after > 3*time.Second {
+		t.Errorf("closed after %s, want %s", after, limit)
+	}
+}
+
 // What an engine refuses is the client's matter: it neither takes the engine out
 // nor costs the conversation its home.
 func TestARefusalNeverMarksAnEngineDown(t *testing.T) {
