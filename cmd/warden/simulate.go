@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,11 +17,15 @@ type simulateCommand struct {
 	Seeds    int           `default:"1" placeholder:"N" help:"Runs with --seed and the numbers after it; the table then shows means and 95% intervals (${default})."`
 	Out      string        `placeholder:"DIR" help:"Folder for results.json and table.md."`
 
-	Replicas       int           `default:"4" placeholder:"N" help:"Replicas (${default})."`
+	Replicas       replicaList   `default:"4" placeholder:"N" help:"Replicas (${default}); of several numbers, as in 2..8, each is measured on its own."`
 	Servers        int           `default:"1" placeholder:"N" help:"Engine processes, each with a balancer of its own, that the replicas are spread over (${default})."`
 	RoundTrip      time.Duration `default:"220ms" placeholder:"TIME" help:"From the client to the gateway and back (${default})."`
 	SpillThreshold int           `placeholder:"N" help:"Requests in flight that make a home full (default: automatic)."`
 	Engine         engineFlags   `embed:""`
+
+	Kill         []string `placeholder:"REPLICA@TIME[+TIME]" sep:"none" help:"A replica's server dies in each step, with all its replicas (see --servers), and returns with empty caches after the second time, or with the next step; repeatable, as in 1@60s+30s."`
+	Slow         []string `placeholder:"REPLICAxFACTOR@TIME[+TIME]" sep:"none" help:"A replica takes FACTOR times as long; repeatable."`
+	DrainReplica []string `placeholder:"REPLICA@TIME[+TIME]" sep:"none" help:"A replica is drained; repeatable."`
 
 	Trace    []string      `placeholder:"FILE" sep:"none" help:"Replay recorded sessions instead of synthetic ones: Weka, Mooncake, AIPerf multi_turn or chat, as JSON lines; repeatable."`
 	MaxThink time.Duration `default:"60s" placeholder:"TIME" help:"Longest pause between two turns of a trace (${default})."`
@@ -38,7 +43,7 @@ func (c simulateCommand) Run(ctx context.Context, io app.IO) error {
 	return app.Simulate(ctx, io, app.SimulateOptions{
 		Protocol: c.Protocol.options(len(c.Trace) > 0), Workload: c.Workload.options(), Trace: c.Trace, MaxThink: c.MaxThink, Seed: c.Protocol.Seed, Seeds: c.Seeds, Out: c.Out,
 		Replicas: c.Replicas, Servers: c.Servers, RoundTrip: c.RoundTrip, SpillThreshold: c.SpillThreshold,
-		Preset: c.Engine.Preset, Adjust: c.Engine.adjust,
+		Preset: c.Engine.Preset, Adjust: c.Engine.adjust, Kill: c.Kill, Slow: c.Slow, DrainReplica: c.DrainReplica,
 	})
 }
 
@@ -47,7 +52,7 @@ type protocolFlags struct {
 	Arms     []string       `default:"off,affinity" placeholder:"NAME" help:"Arms, one after the other: ${arms} (${default})."`
 	Sessions sessionList    `default:"4,8,16,24,32" placeholder:"N" help:"Sessions at once, one step each; FROM..TO/STEP is a range (${default})."`
 	Step     *time.Duration `placeholder:"TIME" help:"Length of a step (default 180s; with --trace until its sessions have ended, as 0 says)."`
-	Drain    time.Duration  `default:"110s" placeholder:"TIME" help:"How long open sessions may go on after the last step; all else is cut (${default})."`
+	Drain    *time.Duration `placeholder:"TIME" help:"How long open sessions may go on after the last step; all else is cut (default 110s when the steps are the published ones, else 0)."`
 	DrainAll bool           `help:"Drain after every step."`
 	Cold     bool           `help:"Empty the caches before each further arm."`
 	Fresh    bool           `help:"Draw the sizes of sessions anew for each arm; else all arms see the same sizes."`
@@ -55,16 +60,22 @@ type protocolFlags struct {
 }
 
 // options says how it is run when nothing else is said: a trace to its end,
-// else as published.
+// else as published. What is drained counts to the last step and makes its rates
+// too high, so it is drained only where the published figures need it.
 func (f protocolFlags) options(trace bool) app.Protocol {
-	p := app.Protocol{
-		Arms: f.Arms, Sessions: f.Sessions, Drain: f.Drain, DrainAll: f.DrainAll, Cold: f.Cold, Fresh: f.Fresh,
-	}
+	published := app.PublishedProtocol()
+	p := app.Protocol{Arms: f.Arms, Sessions: f.Sessions, DrainAll: f.DrainAll, Cold: f.Cold, Fresh: f.Fresh}
 	switch {
 	case f.Step != nil:
 		p.Step = *f.Step
 	case !trace:
-		p.Step = 180 * time.Second
+		p.Step = published.Step
+	}
+	switch {
+	case f.Drain != nil:
+		p.Drain = *f.Drain
+	case !trace && slices.Equal(p.Sessions, published.Sessions):
+		p.Drain = published.Drain
 	}
 	return p
 }
@@ -90,36 +101,42 @@ func (f workloadFlags) options() app.ClaudeCode { return app.ClaudeCode(f) }
 type sessionList []int
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (l *sessionList) UnmarshalText(text []byte) error {
-	*l = nil
-	for part := range strings.SplitSeq(string(text), ",") {
-		from, to, step, err := parseRange(part)
-		if err != nil {
-			return err
-		}
-		for n := from; n <= to; n += step {
-			*l = append(*l, n)
-		}
-	}
-	return nil
+func (l *sessionList) UnmarshalText(text []byte) (err error) {
+	*l, err = parseNumbers(string(text), func(from int) int { return from })
+	return err
 }
 
-// parseRange reads N, FROM..TO or FROM..TO/STEP; STEP is FROM when it is not said.
-func parseRange(text string) (from, to, step int, err error) {
+// replicaList is numbers and ranges, as in 2..8.
+type replicaList []int
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (l *replicaList) UnmarshalText(text []byte) (err error) {
+	*l, err = parseNumbers(string(text), func(int) int { return 1 })
+	return err
+}
+
+// parseNumbers reads a list of N, FROM..TO and FROM..TO/STEP; stepOf is STEP when it
+// is not said.
+func parseNumbers(text string, stepOf func(from int) int) (list []int, err error) {
 	const most = 100_000
-	first, rest, ranged := strings.Cut(text, "..")
-	last, by, stepped := strings.Cut(rest, "/")
-	if !ranged {
-		last = first
+	for part := range strings.SplitSeq(text, ",") {
+		first, rest, ranged := strings.Cut(part, "..")
+		last, by, stepped := strings.Cut(rest, "/")
+		if !ranged {
+			last = first
+		}
+		from, err1 := strconv.Atoi(first)
+		to, err2 := strconv.Atoi(last)
+		step, err3 := stepOf(from), error(nil)
+		if stepped {
+			step, err3 = strconv.Atoi(by)
+		}
+		if cmp.Or(err1, err2, err3) != nil || from < 1 || to < from || to > most || step < 1 {
+			return nil, fmt.Errorf("%q: give numbers from 1 to %d, as in 4,8,16 or 8..64/8", part, most)
+		}
+		for n := from; n <= to; n += step {
+			list = append(list, n)
+		}
 	}
-	if !stepped {
-		by = first
-	}
-	from, err1 := strconv.Atoi(first)
-	to, err2 := strconv.Atoi(last)
-	step, err3 := strconv.Atoi(by)
-	if cmp.Or(err1, err2, err3) != nil || from < 1 || to < from || to > most || step < 1 {
-		return 0, 0, 0, fmt.Errorf("%q: give numbers of sessions from 1 to %d, as in 4,8,16 or 8..64/8", text, most)
-	}
-	return from, to, step, nil
+	return list, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"time"
 
 	"lmwarden/internal/bench"
@@ -19,6 +20,9 @@ type (
 	Dist       = bench.Dist
 )
 
+// PublishedProtocol is that of the published measurement.
+func PublishedProtocol() Protocol { return bench.PublishedProtocol() }
+
 // SimulatedArms lists the arms of warden simulate by name.
 func SimulatedArms() []string { return bench.Arms() }
 
@@ -32,17 +36,19 @@ type SimulateOptions struct {
 	Seed      uint64
 	Seeds     int
 	Out       string // folder for the files, empty for none
-	Replicas  int
+	Replicas  []int  // one measurement each
 	Servers   int
 	RoundTrip time.Duration
 	Preset    string
 	Adjust    func(*SimParams) // changes the preset's parameters; nil leaves them
 	// SpillThreshold 0 is automatic.
 	SpillThreshold int
+	Kill, Slow     []string // as bench.ParseIncident reads them
+	DrainReplica   []string
 }
 
-// Simulate runs a measurement in virtual time, prints its table and writes its
-// files.
+// Simulate runs a measurement in virtual time for each number of replicas, prints
+// its table and writes its files.
 func Simulate(ctx context.Context, io IO, o SimulateOptions) error {
 	params, err := enginesim.Preset(o.Preset)
 	if err != nil {
@@ -51,10 +57,14 @@ func Simulate(ctx context.Context, io IO, o SimulateOptions) error {
 	if o.Adjust != nil {
 		o.Adjust(&params)
 	}
+	incidents, err := o.incidents()
+	if err != nil {
+		return err
+	}
 	s := bench.Simulation{
 		Workload: o.Workload, Protocol: o.Protocol, Seed: o.Seed, Seeds: o.Seeds,
 		Box: bench.Box{
-			Preset: o.Preset, Engine: params, Replicas: o.Replicas, Servers: o.Servers, RoundTrip: o.RoundTrip, SpillThreshold: o.SpillThreshold,
+			Preset: o.Preset, Engine: params, Servers: o.Servers, RoundTrip: o.RoundTrip, SpillThreshold: o.SpillThreshold, Incidents: incidents,
 		},
 	}
 	if len(o.Trace) > 0 {
@@ -63,20 +73,60 @@ func Simulate(ctx context.Context, io IO, o SimulateOptions) error {
 			return err
 		}
 	}
-	if err := cmp.Or(o.Workload.Validate(), s.Validate()); err != nil {
-		return UsageError{err.Error()}
+	for _, s.Box.Replicas = range o.Replicas {
+		if err := cmp.Or(o.Workload.Validate(), s.Validate()); err != nil {
+			return UsageError{err.Error()}
+		}
 	}
+	for i, replicas := range o.Replicas {
+		s.Box.Replicas = replicas
+		out, title := o.Out, ""
+		if len(o.Replicas) > 1 {
+			title = fmt.Sprintf("%d replicas\n\n", replicas)
+			if i > 0 {
+				title = "\n" + title
+			}
+			if out != "" {
+				out = filepath.Join(out, fmt.Sprintf("replicas-%d", replicas))
+			}
+		}
+		if err := simulate(ctx, io, s, title, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func simulate(ctx context.Context, io IO, s bench.Simulation, title, out string) error {
 	r, err := bench.Simulate(ctx, s, printProgress(io.Err))
 	if err != nil {
 		return err
 	}
-	if o.Out != "" {
-		if err := r.Write(o.Out); err != nil {
+	if out != "" {
+		if err := r.Write(out); err != nil {
 			return err
 		}
 	}
-	_, err = fmt.Fprint(io.Out, r.Table())
+	_, err = fmt.Fprint(io.Out, title, r.Table())
 	return err
+}
+
+func (o SimulateOptions) incidents() ([]bench.Incident, error) {
+	var all []bench.Incident
+	for _, f := range []struct {
+		flag  string
+		kind  bench.IncidentKind
+		texts []string
+	}{{"--kill", bench.Kill, o.Kill}, {"--slow", bench.Slow, o.Slow}, {"--drain-replica", bench.DrainReplica, o.DrainReplica}} {
+		for _, text := range f.texts {
+			i, err := bench.ParseIncident(f.kind, text)
+			if err != nil {
+				return nil, usageErrorf("%s %v", f.flag, err)
+			}
+			all = append(all, i)
+		}
+	}
+	return all, nil
 }
 
 // printProgress writes a line per step.
