@@ -41,9 +41,14 @@ func poolGauges(models *pool.Set) []telemetry.Pool {
 			if !r.Observed.IsZero() && !r.Load.Stale && r.Load.Waiting >= 0 {
 				g.Waiting = max(g.Waiting, 0) + r.Load.Waiting
 			}
-			g.Replicas = append(g.Replicas, telemetry.Replica{
+			one := telemetry.Replica{
 				InFlight: r.InFlight, Conversations: r.LiveConversations, ScrapeAge: r.ScrapeAge,
-			})
+				State: r.State.String(), Running: -1, Waiting: -1, KVUsed: -1,
+			}
+			if !r.Observed.IsZero() && !r.Load.Stale {
+				one.Running, one.Waiting, one.KVUsed = r.Load.Running, r.Load.Waiting, r.Load.KVUsed
+			}
+			g.Replicas = append(g.Replicas, one)
 		}
 		if v.Waiting > 0 {
 			g.Waiting = max(g.Waiting, 0) + v.Waiting

@@ -11,6 +11,7 @@ import (
 type gauges struct {
 	pools                                       func() []Pool
 	inFlight, waiting, conversations, scrapeAge *prometheus.Desc
+	state, running, queued, kvUsed              *prometheus.Desc
 }
 
 func newGauges(pools func() []Pool) *gauges {
@@ -21,13 +22,17 @@ func newGauges(pools func() []Pool) *gauges {
 		pools:         pools,
 		inFlight:      desc("warden_in_flight", "Requests that the gateway has open.", "model", "replica"),
 		waiting:       desc("warden_waiting", "Requests in the engines' queues and requests that the gateway holds.", "model"),
+		state:         desc("warden_replica_state", "The state that the replica is in; always 1.", "model", "replica", "state"),
+		running:       desc("warden_engine_running", "Requests in the engine's batch, as it says.", "model", "replica"),
+		queued:        desc("warden_engine_waiting", "Requests in the engine's queue, as it says.", "model", "replica"),
+		kvUsed:        desc("warden_kv_used_ratio", "Share of the KV cache that running requests use, as the engine says.", "model", "replica"),
 		conversations: desc("warden_conversations", "Live conversations whose home the replica is.", "model", "replica"),
 		scrapeAge:     desc("warden_scrape_age_seconds", "Time since the last good scrape of the engine.", "model", "replica"),
 	}
 }
 
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.inFlight, g.waiting, g.conversations, g.scrapeAge} {
+	for _, d := range []*prometheus.Desc{g.inFlight, g.waiting, g.conversations, g.scrapeAge, g.state, g.running, g.queued, g.kvUsed} {
 		out <- d
 	}
 }
@@ -50,9 +55,16 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 			replica := strconv.Itoa(i)
 			send(g.inFlight, float64(r.InFlight), model, replica)
 			send(g.conversations, float64(r.Conversations), model, replica)
-			if r.ScrapeAge >= 0 {
-				send(g.scrapeAge, r.ScrapeAge.Seconds(), model, replica)
+			send(g.state, 1, model, replica, valid(r.State))
+			known := func(d *prometheus.Desc, v float64) {
+				if v >= 0 {
+					send(d, v, model, replica)
+				}
 			}
+			known(g.scrapeAge, r.ScrapeAge.Seconds())
+			known(g.running, float64(r.Running))
+			known(g.queued, float64(r.Waiting))
+			known(g.kvUsed, r.KVUsed)
 		}
 	}
 }

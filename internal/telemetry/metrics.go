@@ -47,6 +47,11 @@ type Replica struct {
 	InFlight      int
 	Conversations int           // live
 	ScrapeAge     time.Duration // since the last good scrape; negative before the first
+	State         string        // a word of the design: ready, draining, stuck, down, unknown
+	// Running, Waiting and KVUsed (0 to 1) are the engine's own; negative when it
+	// does not tell them.
+	Running, Waiting int
+	KVUsed           float64
 }
 
 // Build is what the binary was made from.

@@ -50,7 +50,10 @@ func scrape(t *testing.T, r *prometheus.Registry) []string {
 func TestScrape(t *testing.T) {
 	m, r := newMetrics(t, Pool{
 		Model: "m", EngineInFlight: 1, Waiting: 5,
-		Replicas: []Replica{{InFlight: 2, Conversations: 3, ScrapeAge: 1500 * time.Millisecond}, {ScrapeAge: -1}},
+		Replicas: []Replica{
+			{InFlight: 2, Conversations: 3, ScrapeAge: 1500 * time.Millisecond, State: "ready", Running: 2, KVUsed: .25},
+			{ScrapeAge: -1, State: "down", Running: -1, Waiting: -1, KVUsed: math.NaN()},
+		},
 	}, Pool{Model: "down", Waiting: -1})
 	m.Observe(Request{Model: "m", Replica: "0", Reason: "stayed", Outcome: "ok", TTFB: time.Second, Duration: 2 * time.Second,
 		Prompt: 100, Cached: 80, Completion: 7, Known: true, CachedKnown: true})
@@ -64,14 +67,19 @@ func TestScrape(t *testing.T) {
 		`warden_completion_tokens_total{model="m",replica="1"} 3`,
 		`warden_conversations{model="m",replica="0"} 3`,
 		`warden_conversations{model="m",replica="1"} 0`,
+		`warden_engine_running{model="m",replica="0"} 2`,
+		`warden_engine_waiting{model="m",replica="0"} 0`,
 		`warden_in_flight{model="down",replica="engine"} 0`,
 		`warden_in_flight{model="m",replica="0"} 2`,
 		`warden_in_flight{model="m",replica="1"} 0`,
 		`warden_in_flight{model="m",replica="engine"} 1`,
+		`warden_kv_used_ratio{model="m",replica="0"} 0.25`,
 		`warden_moves_total{model="m",replica="1",why="home down"} 1`,
 		`warden_prompt_tokens_total{model="m",replica="0",source="cached"} 80`,
 		`warden_prompt_tokens_total{model="m",replica="0",source="computed"} 20`,
 		`warden_prompt_tokens_total{model="m",replica="1",source="unmeasured"} 50`,
+		`warden_replica_state{model="m",replica="0",state="ready"} 1`,
+		`warden_replica_state{model="m",replica="1",state="down"} 1`,
 		`warden_request_seconds_sum{model="m"} 4`,
 		`warden_request_seconds_count{model="m"} 3`,
 		`warden_request_seconds_sum{model="none"} 0.001`,
