@@ -24,6 +24,7 @@ type Config struct {
 	// nothing.
 	Data    string  `yaml:"data"`
 	Models  []Model `yaml:"models"`
+	History History `yaml:"history"`
 	Session Session `yaml:"session"`
 	Limits  Limits  `yaml:"limits"`
 	// ScrapeInterval is how often each engine's metrics are read.
@@ -95,6 +96,17 @@ type Session struct {
 	MaxConversations int `yaml:"max_conversations"`
 }
 
+// History is how much is kept of what became of requests.
+type History struct {
+	// Keep is how long single requests are kept.
+	Keep Duration `yaml:"keep"`
+	// KeepTotals is how long their hourly sums are kept.
+	KeepTotals Duration `yaml:"keep_totals"`
+	// MaxSize bounds the database; the oldest requests leave first. In memory it is
+	// 64MiB at most.
+	MaxSize ByteSize `yaml:"max_size"`
+}
+
 // Limits bound what clients may take.
 type Limits struct {
 	// Body is the largest request body.
@@ -147,6 +159,7 @@ func Default() *Config {
 		Listen:  "127.0.0.1:8100",
 		Admin:   Admin{Listen: "127.0.0.1:8101"},
 		Data:    stateFolder(),
+		History: History{Keep: Duration(30 * 24 * time.Hour), KeepTotals: Duration(400 * 24 * time.Hour), MaxSize: 1 << 30},
 		Session: Session{IdleFor: Duration(time.Hour), MaxConversations: 1_000_000},
 		Limits: Limits{
 			Body: 64 << 20, Buffered: 1 << 30,

@@ -203,7 +203,7 @@ w.yaml:4:5: models[0]: unknown key "polcy"; did you mean "policy"? allowed: name
     4 |     polcy: affinity
       |     ^`},
 		{"unknown key at the top", "modells: []", `
-w.yaml:1:1: unknown key "modells"; did you mean "models"? allowed: listen, admin, data, models, session, limits, scrape_interval, timeouts, log, stop_timeout
+w.yaml:1:1: unknown key "modells"; did you mean "models"? allowed: listen, admin, data, models, history, session, limits, scrape_interval, timeouts, log, stop_timeout
     1 | modells: []
       | ^`},
 		{"wrong types, all at once", `
@@ -224,7 +224,7 @@ w.yaml:4:9: models: keys stand where a list belongs; begin each entry with "- " 
 w.yaml:5:30: session.max_conversations: the text "many" stands where a whole number belongs
     5 | session: {max_conversations: many}
       |                              ^
-w.yaml:6:1: unknown key "admin2"; did you mean "admin"? allowed: listen, admin, data, models, session, limits, scrape_interval, timeouts, log, stop_timeout
+w.yaml:6:1: unknown key "admin2"; did you mean "admin"? allowed: listen, admin, data, models, history, session, limits, scrape_interval, timeouts, log, stop_timeout
     6 | admin2: 1
       | ^`},
 		{"bad duration", "scrape_interval: 5", `

@@ -122,24 +122,25 @@ func migrate(ctx context.Context, db *sql.DB) error {
 type ailment uint8
 
 const (
-	passing ailment = iota // it may go away by itself: no room, a lock, no permission
-	damaged                // the file is not one of ours, or broken
+	waiting ailment = iota // it goes away by itself: no room, a lock
+	lost                   // the file must be opened anew: it was deleted or moved, its disk failed
+	damaged                // it is not one of ours, or broken: no other try will help
 )
 
-// diagnose tells whether a file is worth another try.
 func diagnose(err error) ailment {
 	if errors.Is(err, errNewer) || errors.Is(err, errDamaged) {
 		return damaged
 	}
 	var e *sqlite.Error
 	if !errors.As(err, &e) {
-		return passing
+		return lost
 	}
 	switch e.Code() & 0xff {
-	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY,
-		sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_INTERRUPT,
+	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT:
+		return waiting
+	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH,
 		sqlite3.SQLITE_ABORT, sqlite3.SQLITE_PROTOCOL:
-		return passing
+		return lost
 	}
 	// Corrupt, not a database, or without the tables that its version promises.
 	return damaged

@@ -1,7 +1,7 @@
 // Package stats is the history of a gateway: what became of each finished
 // request, and how its replicas were, for charts over an hour or a month. Add
-// takes records from the data path and never waits; one goroutine writes them in
-// batches to SQLite, and everything that a chart shows is read from sums that are
+// takes records from the data path and never waits; Run, one goroutine, writes
+// them in batches to SQLite, and everything that a chart shows is read from sums that are
 // kept per 10 seconds, minute and hour, never from the records themselves.
 //
 // The package decides nothing about requests and knows no HTTP route. What it
@@ -14,6 +14,7 @@
 package stats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ import (
 // MemoryOnly is the Options.Path that keeps nothing on disk.
 const MemoryOnly = ":memory:"
 
-// Options are what Open needs. Path and Logger are required.
+// Options are what New needs. Path and Logger are required.
 type Options struct {
 	// Path is the database file, or MemoryOnly.
 	Path string
@@ -58,15 +59,14 @@ type Store struct {
 	queue   chan Record
 	samples chan []Sample
 	flushes chan chan struct{}
+	stopped chan struct{} // closed when Run has ended
 	dropped atomic.Int64
-
-	stop    context.CancelFunc
-	stopped chan struct{}
 
 	mu sync.Mutex
 	// The rest is guarded by mu.
 	db      *database // nil while there is none
-	problem string    // why records are not written now
+	failing bool      // records could not be written at the last try
+	problem string    // why records are not written now, empty when they are
 	aside   string    // what was moved aside since the start
 }
 
@@ -74,46 +74,32 @@ type Store struct {
 // why.
 var ErrUnavailable = errors.New("the history cannot be read now")
 
-// Open opens a history and begins to write. It fails on options that make no
-// sense only: a file that cannot be opened is tried again, one that cannot be read
-// is moved aside, and State tells of both.
-func Open(o Options) (*Store, error) {
+// New prepares a history; Run opens its file. It fails on options that make no
+// sense.
+func New(o Options) (*Store, error) {
 	if o.Path == "" || o.Logger == nil {
 		return nil, errors.New("stats: Path and Logger are required")
 	}
 	if o.Keep < 0 || o.KeepTotals < 0 || o.MaxBytes < 0 {
 		return nil, fmt.Errorf("stats: retention %v, %v, %d bytes: must not be negative", o.Keep, o.KeepTotals, o.MaxBytes)
 	}
-	if o.Keep == 0 {
-		o.Keep = 30 * day
-	}
-	if o.KeepTotals == 0 {
-		o.KeepTotals = 400 * day
-	}
-	if o.MaxBytes == 0 {
-		o.MaxBytes = 1 << 30
-	}
+	o.Keep = cmp.Or(o.Keep, 30*day)
+	o.KeepTotals = cmp.Or(o.KeepTotals, 400*day)
+	o.MaxBytes = cmp.Or(o.MaxBytes, 1<<30)
 	if o.Path == MemoryOnly {
 		o.MaxBytes = min(o.MaxBytes, 64<<20)
 	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Store{
+	return &Store{
 		o:       o,
 		queue:   make(chan Record, queued),
 		samples: make(chan []Sample, 16),
 		flushes: make(chan chan struct{}),
 		stopped: make(chan struct{}),
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s.stop = cancel
-	s.reopen(ctx)
-	go func() {
-		defer close(s.stopped)
-		s.run(ctx)
-	}()
-	return s, nil
+		problem: "The history is not open.",
+	}, nil
 }
 
 // Add takes a finished request. It never waits: when the writer cannot keep up,
@@ -135,11 +121,12 @@ func (s *Store) AddSamples(all []Sample) {
 	}
 }
 
-// Dropped is how many records were lost since Open because the writer did not
+// Dropped is how many records were lost since New because the writer did not
 // keep up.
 func (s *Store) Dropped() int64 { return s.dropped.Load() }
 
-// Flush waits until all that was added before is written or cannot be.
+// Flush waits until all that was added before is written or cannot be. It fails
+// when Run has ended, and waits for Run to begin.
 func (s *Store) Flush(ctx context.Context) error {
 	done := make(chan struct{})
 	select {
@@ -154,19 +141,6 @@ func (s *Store) Flush(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-// Close writes what was added, stops the writer and closes the file. Only the
-// first call does anything. Add after it drops.
-func (s *Store) Close() {
-	s.stop()
-	<-s.stopped
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.db != nil {
-		s.db.close()
-		s.db, s.problem = nil, "The history is closed."
 	}
 }
 

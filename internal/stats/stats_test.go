@@ -1,9 +1,11 @@
 package stats
 
 import (
+	"context"
 	"log/slog"
 	"net/url"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,11 +25,20 @@ func open(t *testing.T, path string, adjust ...func(*Options)) *Store {
 	for _, a := range adjust {
 		a(&o)
 	}
-	s, err := Open(o)
+	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	if err := s.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if st := s.State(); !st.OK {
 		t.Fatalf("the history does not open: %s", st.Sentence)
 	}

@@ -22,9 +22,14 @@ const (
 	retainEvery = time.Minute
 )
 
-// run is the writer. It ends with ctx, after it has written what was added.
-func (s *Store) run(ctx context.Context) {
+// Run opens the file and writes what is added, until ctx ends and what was added
+// before is written. A file that cannot be opened is tried again, one that cannot
+// be read is moved aside; State tells of both. Run is called once.
+func (s *Store) Run(ctx context.Context) {
+	defer close(s.stopped)
 	writing := context.WithoutCancel(ctx) // what is begun is written whole
+	defer s.close()
+	s.reopen(writing)
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
 	var b batch
@@ -97,14 +102,14 @@ func (s *Store) flush(ctx context.Context, b *batch) {
 		return
 	}
 	if b.empty() {
-		s.recovered()
+		s.wrote()
 		return
 	}
 	if err := db.append(ctx, b); err != nil {
 		s.fail(ctx, err)
 		return
 	}
-	s.recovered()
+	s.wrote()
 	b.records, b.samples = b.records[:0], b.samples[:0]
 }
 
@@ -114,15 +119,35 @@ func (s *Store) writable() *database {
 	return s.db
 }
 
-// fail closes a database that an error came from, so that the next flush opens it
-// anew, and moves it aside when another try is in vain.
+// fail notes an error of the open database and opens it anew where that may help.
 func (s *Store) fail(ctx context.Context, err error) {
+	s.report(err)
+	illness := diagnose(err)
+	if illness == waiting {
+		return
+	}
 	s.mu.Lock()
 	db := s.db
 	s.db = nil
 	s.mu.Unlock()
-	if db != nil {
-		db.close()
+	db.close()
+	if illness == damaged {
+		s.replace(ctx, err)
+	} else {
+		s.reopen(ctx)
+	}
+}
+
+// reopen opens the database. What cannot be read is moved aside.
+func (s *Store) reopen(ctx context.Context) {
+	db, err := openDatabase(ctx, s.o.Path)
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.db = db; !s.failing {
+			s.problem = ""
+		}
+		return
 	}
 	s.report(err)
 	if diagnose(err) == damaged {
@@ -130,26 +155,10 @@ func (s *Store) fail(ctx context.Context, err error) {
 	}
 }
 
-// reopen opens the database. What cannot be read is moved aside.
-func (s *Store) reopen(ctx context.Context) {
-	db, err := openDatabase(ctx, s.o.Path)
-	if err != nil {
-		s.report(err)
-		if diagnose(err) == damaged {
-			s.replace(ctx, err)
-		}
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.db = db
-}
-
 // replace moves the file aside and begins a new one.
 func (s *Store) replace(ctx context.Context, why error) {
-	aside := "memory"
+	aside := fmt.Sprintf("%s.unreadable-%d", s.o.Path, s.o.Now().UnixMilli())
 	if s.o.Path != MemoryOnly {
-		aside = fmt.Sprintf("%s.unreadable-%d", s.o.Path, s.o.Now().UnixMilli())
 		if err := moveAside(s.o.Path, aside); err != nil {
 			s.report(fmt.Errorf("move the unreadable history aside: %w", err))
 			return
@@ -163,7 +172,7 @@ func (s *Store) replace(ctx context.Context, why error) {
 	s.o.Logger.Error("the history could not be read: moved aside, starting with an empty one", "error", why.Error(), "moved_to", aside)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.db, s.problem = db, ""
+	s.db, s.problem, s.failing = db, "", false
 	s.aside = fmt.Sprintf("The history could not be read (%v); it was moved to %s and a new one begun.", why, aside)
 }
 
@@ -174,21 +183,31 @@ func (s *Store) report(err error) {
 		problem = fmt.Sprintf("Requests are not written to the history %s: the disk is full. Make room, or give another folder with --data.", s.o.Path)
 	}
 	s.mu.Lock()
-	was := s.problem
-	s.problem = problem
+	was := s.failing
+	s.problem, s.failing = problem, true
 	s.mu.Unlock()
-	if was == "" {
+	if !was {
 		s.o.Logger.Error("the history cannot be written: it is tried again, requests go on", "path", s.o.Path, "error", err.Error())
 	}
 }
 
-// recovered says once that records are written again.
-func (s *Store) recovered() {
+// wrote notes that records are written, and says so once if they were not.
+func (s *Store) wrote() {
 	s.mu.Lock()
-	was := s.problem
-	s.problem = ""
+	was := s.failing
+	s.problem, s.failing = "", false
 	s.mu.Unlock()
-	if was != "" {
+	if was {
 		s.o.Logger.Info("the history is written again", "path", s.o.Path)
 	}
+}
+
+// close closes the database at the end of Run.
+func (s *Store) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.db != nil {
+		s.db.close()
+	}
+	s.db, s.problem = nil, "The history is closed."
 }
