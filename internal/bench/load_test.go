@@ -59,6 +59,50 @@ func TestClosedLoopAndCut(t *testing.T) {
 	}
 }
 
+// In an open loop sessions arrive whether or not the system keeps up, and wait
+// for a client at their own cost.
+func TestOpenLoop(t *testing.T) {
+	w := PublishedWorkload()
+	w.Turns = 1
+	// 300 sessions arrive in 10 minutes. Two clients that need 5 s for each are
+	// served 240; four are served nearly all.
+	p := Protocol{Sessions: []int{2, 4}, Step: 10 * time.Minute, Rate: 30}
+	all := observe(t, p, w, newFake(5*sec))
+	var arrived []int
+	for i, o := range all {
+		arrived = append(arrived, len(o.Records))
+		waited := time.Duration(0)
+		for _, r := range o.Records {
+			if r.End == Finished {
+				waited = max(waited, r.Last-r.Sent-5*sec)
+			}
+		}
+		n := ends(o)
+		t.Logf("%d clients: %v, longest wait %v", p.Sessions[i], n, waited)
+		if i == 0 && (n[Finished] < 230 || n[Finished] > 240 || n[Cut] < 20 || waited < time.Minute) {
+			t.Errorf("2 clients, too few: %v, longest wait %v", n, waited)
+		}
+		if i == 1 && (n[Cut] > 20 || waited > time.Minute) {
+			t.Errorf("4 clients, enough: %v, longest wait %v", n, waited)
+		}
+		for _, e := range o.Ended {
+			if e.To-e.From < 5*sec {
+				t.Fatalf("a session of 5 s took %v", e.To-e.From)
+			}
+		}
+	}
+	for _, n := range arrived {
+		if n < 250 || n > 350 {
+			t.Errorf("%d sessions arrived in 10 minutes at 30 a minute", n)
+		}
+	}
+	// Without a length it ends with the workload.
+	s := script{plain(1, Turn{}), plain(2, Turn{}), plain(3, Turn{})}
+	if o := observe(t, Protocol{Sessions: []int{1}, Rate: 600}, s, newFake(5*sec))[0]; len(o.Ended) != 3 {
+		t.Errorf("%d of 3 sessions ended", len(o.Ended))
+	}
+}
+
 func TestOnlyTheLastStepDrains(t *testing.T) {
 	w := PublishedWorkload()
 	w.Turns = 3

@@ -23,6 +23,10 @@ type Protocol struct {
 	Drain time.Duration
 	// DrainAll does the same after every step.
 	DrainAll bool
+	// Rate is how many sessions begin in a minute, however busy the system is: an
+	// open loop, of at most so many sessions at once. Waits count from when a session
+	// was to begin. 0 is a closed loop.
+	Rate float64
 	// Cold empties the caches before each arm; else an arm finds what the arm
 	// before left.
 	Cold bool
@@ -47,6 +51,17 @@ func PublishedProtocol() Protocol {
 // measured.
 const settle = 2 * time.Second
 
+// mostRate is a session every 60 µs.
+const mostRate = 1_000_000
+
+// every is the mean time between two sessions of an open loop; 0 is a closed one.
+func (p Protocol) every() time.Duration {
+	if p.Rate == 0 {
+		return 0
+	}
+	return max(time.Duration(float64(time.Minute)/p.Rate), 1)
+}
+
 // Validate reports the first setting that makes no sense.
 func (p Protocol) Validate() error {
 	switch {
@@ -54,6 +69,8 @@ func (p Protocol) Validate() error {
 		return fmt.Errorf("no arms: name at least one policy")
 	case len(p.Sessions) == 0:
 		return fmt.Errorf("no steps: give at least one number of sessions")
+	case !(p.Rate >= 0 && p.Rate <= mostRate):
+		return fmt.Errorf("rate of %v sessions a minute: give 0 to %v", p.Rate, float64(mostRate))
 	case p.Step < 0 || p.Drain < 0:
 		return fmt.Errorf("step of %v and drain of %v: neither may be negative", p.Step, p.Drain)
 	}
@@ -86,9 +103,10 @@ func (p Protocol) settings() any {
 		StepS    float64 `json:"step_s"`
 		DrainS   float64 `json:"drain_s"`
 		DrainAll bool    `json:"drain_all"`
+		Rate     float64 `json:"sessions_per_min,omitempty"` // of an open loop
 		Cold     bool    `json:"cold"`
 		Fresh    bool    `json:"fresh_sizes_per_arm"`
-	}{strings.Join(p.Arms, ","), p.Sessions, p.Step.Seconds(), p.Drain.Seconds(), p.DrainAll, p.Cold, p.Fresh}
+	}{strings.Join(p.Arms, ","), p.Sessions, p.Step.Seconds(), p.Drain.Seconds(), p.DrainAll, p.Rate, p.Cold, p.Fresh}
 }
 
 // Observation is everything that was seen of one step.
@@ -154,6 +172,7 @@ func (p Protocol) step(ctx context.Context, seed uint64, arm, step int, w Worklo
 	before, start := s.Counters(), s.Now()
 	s.Begin(Step{Arm: p.Arms[arm], Sessions: p.Sessions[step], Length: p.Step})
 	l := newLoad(s, w, place, p.Sessions[step])
+	l.every = p.every()
 	l.start()
 	until := time.Duration(math.MaxInt64)
 	if p.Step > 0 {
@@ -164,7 +183,7 @@ func (p Protocol) step(ctx context.Context, seed uint64, arm, step int, w Worklo
 	o := Observation{Arm: arm, Sessions: step, Length: s.Now() - start}
 	o.Busy = (loaded.BusySeconds - before.BusySeconds) / o.Length.Seconds()
 
-	l.closing = true
+	l.close()
 	if err == nil && (p.DrainAll || step == len(p.Sessions)-1) && p.Drain > 0 {
 		err = s.Run(ctx, s.Now()+p.Drain, l.idle)
 	}

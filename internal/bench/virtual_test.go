@@ -78,7 +78,7 @@ func TestConservation(t *testing.T) {
 			if o.Moved.PromptTokens < float64(prompt) || o.Moved.CachedTokens < float64(cached) && p.Drain == 0 && o.Sessions == 0 {
 				rt.Fatalf("the engines saw %+v, the clients %d and %d", o.Moved, prompt, cached)
 			}
-			if o.Busy < 0 || o.Busy > 4 || m.Jain != nil && (*m.Jain > 1 || *m.Jain < 1/float64(clients)) {
+			if o.Busy < 0 || o.Busy > 4 || m.Jain != nil && (*m.Jain > 1 || *m.Jain < 1/float64(clients)-1e-4) { // figures are rounded
 				rt.Fatalf("%v busy, Jain %v", o.Busy, m.Jain)
 			}
 		})
