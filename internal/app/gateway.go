@@ -16,6 +16,7 @@ import (
 	"lmwarden/internal/pool"
 	"lmwarden/internal/proxy"
 	"lmwarden/internal/session"
+	"lmwarden/internal/stats"
 	"lmwarden/internal/systemd"
 	"lmwarden/internal/telemetry"
 	"lmwarden/internal/web"
@@ -28,6 +29,7 @@ type Gateway struct {
 	models  *pool.Set
 	table   *session.Table
 	store   *store // nil when nothing is kept
+	history *stats.Store
 	proxy   *proxy.Handler
 	clients *http.Server
 	admin   *http.Server
@@ -80,18 +82,24 @@ func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
 		return nil, err
 	}
 
+	if g.history, err = newHistory(cfg, log); err != nil {
+		return nil, err
+	}
+
 	registry := telemetry.NewRegistry()
 	v, commit, goVersion := buildVersion()
 	metrics, err := telemetry.NewMetrics(telemetry.Options{
 		Registerer: registry,
 		Build:      telemetry.Build{Version: v, Commit: commit, Go: goVersion},
 		Pools:      func() []telemetry.Pool { return poolGauges(g.models) },
+
+		HistoryDropped: g.history.Dropped,
 	})
 	if err != nil {
 		return nil, err
 	}
 	g.proxy, err = proxy.New(proxy.Options{
-		Models: g.models, Sessions: g.table, Recorder: recorder{metrics}, Logger: log,
+		Models: g.models, Sessions: g.table, Recorder: recorder{metrics, g.history}, Logger: log,
 		Limits: proxy.Limits{
 			MaxBody:     int64(cfg.Limits.Body),
 			MaxBuffered: int64(cfg.Limits.Buffered),
@@ -224,6 +232,8 @@ func (g *Gateway) StartOn(on Listeners) error {
 	g.background = cancel
 	g.running.Go(func() { g.models.Run(ctx) })
 	g.running.Go(func() { g.expire(ctx) })
+	g.running.Go(func() { g.history.Run(ctx) })
+	g.running.Go(func() { sample(ctx, g.history, g.models) })
 	if g.store != nil {
 		g.running.Go(func() { g.store.run(ctx, g.models) })
 	}

@@ -2,16 +2,22 @@ package app
 
 import (
 	"strconv"
+	"time"
 
 	"lmwarden/internal/llmapi"
 	"lmwarden/internal/pool"
 	"lmwarden/internal/proxy"
 	"lmwarden/internal/routing"
+	"lmwarden/internal/stats"
 	"lmwarden/internal/telemetry"
 )
 
-// recorder hands finished requests of the data plane to the metrics.
-type recorder struct{ metrics *telemetry.Metrics }
+// recorder hands finished requests of the data plane to the metrics and to the
+// history.
+type recorder struct {
+	metrics *telemetry.Metrics
+	history *stats.Store
+}
 
 // Record implements proxy.Recorder.
 func (r recorder) Record(rec proxy.Record) {
@@ -28,6 +34,7 @@ func (r recorder) Record(rec proxy.Record) {
 		Prompt: u.Prompt, Cached: u.Cached, Completion: u.Completion,
 		Known: u.Known, CachedKnown: u.CacheState == llmapi.CacheReported,
 	})
+	r.history.Add(historyRecord(time.Now(), &rec))
 }
 
 // poolGauges reads the pools for the metrics page.

@@ -64,6 +64,9 @@ type Options struct {
 	Build      Build
 	// Pools is asked at each scrape, from any goroutine.
 	Pools func() []Pool
+	// HistoryDropped counts finished requests that are missing in the history. Nil
+	// means that there is none.
+	HistoryDropped func() int64
 }
 
 // Metrics counts finished requests. Safe for concurrent use.
@@ -136,9 +139,15 @@ func NewMetrics(o Options) (*Metrics, error) {
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "warden_build_info", Help: "The build, as labels; always 1."},
 		[]string{"version", "commit", "goversion"})
 	build.WithLabelValues(valid(o.Build.Version), valid(o.Build.Commit), valid(o.Build.Go)).Set(1)
-	for _, c := range []prometheus.Collector{
+	all := []prometheus.Collector{
 		m.requests, m.prompt, m.completion, m.spills, m.moves, m.ttfb, m.duration, build, newGauges(o.Pools),
-	} {
+	}
+	if o.HistoryDropped != nil {
+		all = append(all, prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "warden_history_dropped_total", Help: "Finished requests that are missing in the history.",
+		}, func() float64 { return float64(o.HistoryDropped()) }))
+	}
+	for _, c := range all {
 		if err := o.Registerer.Register(c); err != nil {
 			return nil, err
 		}

@@ -27,6 +27,8 @@ func newMetrics(t *testing.T, pools ...Pool) (*Metrics, *prometheus.Registry) {
 		Registerer: r,
 		Build:      Build{Version: "0.1.0", Commit: "abc", Go: "go1.26"},
 		Pools:      func() []Pool { return pools },
+
+		HistoryDropped: func() int64 { return 3 },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -69,6 +71,7 @@ func TestScrape(t *testing.T) {
 		`warden_conversations{model="m",replica="1"} 0`,
 		`warden_engine_running{model="m",replica="0"} 2`,
 		`warden_engine_waiting{model="m",replica="0"} 0`,
+		`warden_history_dropped_total 3`,
 		`warden_in_flight{model="down",replica="engine"} 0`,
 		`warden_in_flight{model="m",replica="0"} 2`,
 		`warden_in_flight{model="m",replica="1"} 0`,
@@ -110,7 +113,7 @@ func TestDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 	var documented []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `(warden_[a-z_]+\\{[a-z,]+\\})` \\| (\\w+) ").FindAllSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `(warden_[a-z_]+\\{[a-z,]*\\})` \\| (\\w+) ").FindAllSubmatch(text, -1) {
 		documented = append(documented, string(m[1])+" "+string(m[2]))
 	}
 	m, r := newMetrics(t, Pool{Model: "m", Replicas: []Replica{{}}})
