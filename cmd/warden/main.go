@@ -31,6 +31,7 @@ type commands struct {
 	Demo     demoCommand     `cmd:"" help:"Simulated box, gateway and agents: shows what affinity changes, and ends."`
 	Simulate simulateCommand `cmd:"" help:"Measure routing policies in virtual time."`
 	Config   configCommands  `cmd:"" help:"Check or print a configuration file."`
+	Stats    statsCommands   `cmd:"" help:"The history of requests."`
 	Version  versionCommand  `cmd:"" help:"Print version, commit and Go version."`
 
 	Completion completionCommand `cmd:"" help:"Print completions for a shell."`
@@ -57,6 +58,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			"policies": strings.Join(app.Policies(), ", "),
 			"presets":  strings.Join(app.SimPresets(), ", "),
 			"arms":     strings.Join(app.SimulatedArms(), ", "),
+			"formats":  app.ExportFormats(),
 		},
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(app.IO{Out: stdout, Err: stderr}),

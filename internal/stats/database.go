@@ -19,6 +19,9 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
+// schemaVersion is that of the newest migration.
+const schemaVersion = 1
+
 // database is an open file. The writer alone uses write, words and the prepared
 // statements; read serves everybody.
 type database struct {

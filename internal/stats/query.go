@@ -62,7 +62,7 @@ func ParseQuery(v url.Values, now time.Time) (Query, error) {
 		}
 	}
 	if text := v.Get("step"); text != "" && text != "auto" {
-		d, err := parseLength(text)
+		d, err := ParseLength(text)
 		if err != nil || d < resolutions[0].step || d%resolutions[0].step != 0 {
 			return Query{}, &QueryError{"step", text, "must be auto or a multiple of 10s, as in 10s, 1m or 1h"}
 		}
@@ -76,7 +76,7 @@ func ParseQuery(v url.Values, now time.Time) (Query, error) {
 		if text == "" {
 			text = "1h"
 		}
-		d, err := parseLength(text)
+		d, err := ParseLength(text)
 		if err != nil || d < 10*time.Second || d > 10*365*day {
 			return Query{}, &QueryError{"range", text, "must be a length of time up to now, as in 1h, 6h, 24h, 7d or 30d"}
 		}
@@ -167,8 +167,8 @@ func parseTime(v url.Values, name string) (time.Time, error) {
 	return t, nil
 }
 
-// parseLength reads a length of time; d for days is allowed beside Go's units.
-func parseLength(text string) (time.Duration, error) {
+// ParseLength reads a length of time: d for days is allowed beside Go's units.
+func ParseLength(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		n, err := strconv.ParseUint(days, 10, 16)
 		return time.Duration(n) * day, err
