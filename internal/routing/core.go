@@ -2,6 +2,7 @@ package routing
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -18,7 +19,8 @@ type Options struct {
 	Replicas []Replica
 	Policy   string // a name of Policies()
 	// SpillThreshold is how many requests a home may have in flight before a
-	// request leaves it; 0 means automatic, which is 8.
+	// request leaves it; 0 means automatic, which is 8, or with patience the number
+	// that fits.
 	SpillThreshold int
 	// LiveFor is how long after its last request a conversation counts as live;
 	// 0 means 10 minutes. What is forgotten is not live, so IdleFor bounds it.
@@ -29,6 +31,8 @@ type Options struct {
 	// that is idle longest leaves first, never one with an open request: while
 	// more conversations than this have one, the table is that much larger.
 	MaxConversations int
+	// Limits of what waits.
+	Limits Limits
 }
 
 // Core is the Router that every policy shares: homes, counts and loads; the
@@ -47,8 +51,17 @@ type Core struct {
 	engineChosen int64
 	choices      uint64 // choices made, the clock of "least recently chosen"
 	clock        clock
-	prefix       prefixWindow
 	measured     bool // an engine has counted a turn
+
+	learned    learned
+	relearned  time.Duration
+	departures departures
+	hold       time.Duration // how long the place of a conversation that left is kept
+	fitting    int           // places of the smallest replica, 0 when not known
+	limits     Limits
+	queue      queue
+	claims     []*request // by replica: who waits there, alone
+	agents     agents
 
 	among []int // the candidates of the choice under way
 }
@@ -59,7 +72,10 @@ var _ Router = (*Core)(nil)
 // name (the message lists the known ones), on no replicas, on a server number
 // outside 0..len(Replicas)-1, or on a negative number.
 func New(o Options) (*Core, error) {
-	c := &Core{requests: make(map[RequestID]*request), homes: newTable(len(o.Replicas))}
+	c := &Core{
+		requests: make(map[RequestID]*request), homes: newTable(len(o.Replicas)),
+		queue: queue{tenants: make(map[tenantClass]*tenant)}, agents: agents{by: make(map[Key][]agentsAt)},
+	}
 	if err := c.SetRetention(o.LiveFor, o.IdleFor, o.MaxConversations); err != nil {
 		return nil, err
 	}
@@ -73,6 +89,9 @@ func New(o Options) (*Core, error) {
 	if err := c.SetSpillThreshold(o.SpillThreshold); err != nil {
 		return nil, err
 	}
+	if err := c.SetLimits(o.Limits); err != nil {
+		return nil, err
+	}
 	return c, nil
 }
 
@@ -83,7 +102,8 @@ func orDefault[T int | time.Duration](v, otherwise T) T {
 	return v
 }
 
-// SetPolicy takes effect with the next request. Homes are kept.
+// SetPolicy takes effect with the next request, and at the next Tick for those
+// that wait. Homes are kept.
 func (c *Core) SetPolicy(name string) error {
 	p, err := policyByName(name)
 	if err != nil {
@@ -118,7 +138,38 @@ func (c *Core) SetSpillThreshold(n int) error {
 }
 
 // spillThreshold is the threshold in force.
-func (c *Core) spillThreshold() int { return orDefault(c.threshold, autoSpillThreshold) }
+func (c *Core) spillThreshold() int {
+	if _, patient := c.policy.(patience); patient && c.threshold == 0 && c.fitting > 0 {
+		return c.fitting
+	}
+	return orDefault(c.threshold, autoSpillThreshold)
+}
+
+// Limits bound what patience holds. 0 means automatic throughout.
+type Limits struct {
+	// Patience is how long a request waits before the next free replica is kept
+	// for it. Automatic is what Little's law asks, and 2.2 times as long as a
+	// request is with its engine at least.
+	Patience time.Duration
+	// Waiting is how many requests may wait; automatic is 1000.
+	Waiting int
+	// Wait is the longest wait that may be predicted; automatic is 5 minutes.
+	Wait time.Duration
+}
+
+const (
+	defaultWaiting = 1000
+	defaultWait    = 5 * time.Minute
+)
+
+// SetLimits takes effect with the next request. It fails on a negative value.
+func (c *Core) SetLimits(l Limits) error {
+	if l.Patience < 0 || l.Waiting < 0 || l.Wait < 0 {
+		return fmt.Errorf("patience of %v, %d waiting, wait of %v: none may be negative", l.Patience, l.Waiting, l.Wait)
+	}
+	c.limits = l
+	return nil
+}
 
 // request is one open request.
 type request struct {
@@ -132,6 +183,16 @@ type request struct {
 	tried    []int  // servers where an attempt failed
 	first    bool   // first turn of a conversation that extends no other
 	undo     undo
+
+	root           Key           // of its tree, its own Key when it is no sub-agent's
+	prompt, output int64         // expected tokens
+	needed         int64         // what it is charged with where its attempt is
+	reading        int64         // of that, what was not read before
+	since          time.Duration // arrival
+	sent, begun    time.Duration // of the attempt; begun is 0 before the first byte
+	held           Why           // why it waits or waited
+	rank           int64         // place in the queue
+	seq            uint64
 }
 
 // Arrive implements Router. An ID in use ends the earlier request as failed, so
@@ -141,27 +202,58 @@ func (c *Core) Arrive(now time.Time, r Request) []Action {
 	if _, inUse := c.requests[r.ID]; inUse {
 		c.Finish(now, r.ID, Outcome{})
 	}
-	q := &request{Request: r}
+	q := &request{Request: r, root: r.Key, since: c.clock.now}
 	if r.Key != (Key{}) {
 		q.conv = c.homes.get(r.Key)
+		q.root = c.rootOf(q)
 	}
-	d, refusal := c.decide(q)
-	if refusal != "" {
-		return []Action{{Kind: Refuse, ID: r.ID, Why: refusal}}
+	c.measure(q)
+	d, verdict := c.decideOrHold(q)
+	if verdict.Kind == Refuse {
+		return []Action{verdict}
 	}
 	if r.Key != (Key{}) {
 		if q.conv == nil {
 			q.conv = c.homes.add(r.Key, c.clock.now)
 		}
+		q.conv.root = Key{}
+		if q.root != r.Key {
+			q.conv.root = q.root
+		}
+		c.comeBack(q.conv)
 		c.homes.open(q.conv, c.clock.now, r.Tokens)
 		q.first = q.conv.turns == 1 && r.Extends == (Key{})
 	}
 	c.requests[r.ID] = q
+	if verdict.Kind == Hold {
+		return []Action{c.enqueue(q, verdict)}
+	}
 	return c.dispatch(q, d)
 }
 
-// FirstByte implements Router. No policy of today needs to know.
-func (c *Core) FirstByte(time.Time, RequestID) {}
+// rootOf is the root of the tree of q's conversation.
+func (c *Core) rootOf(q *request) Key {
+	switch {
+	case q.Parent != (Key{}):
+		if v := c.homes.get(q.Parent); v != nil && v.root != (Key{}) {
+			return v.root
+		}
+		return q.Parent
+	case q.conv != nil && q.conv.root != (Key{}):
+		return q.conv.root
+	}
+	return q.Key
+}
+
+// FirstByte implements Router. What the replica may read now is used at the next
+// Tick.
+func (c *Core) FirstByte(now time.Time, id RequestID) {
+	c.clock.advance(now)
+	if q := c.requests[id]; q != nil && q.open && q.begun == 0 {
+		q.begun = c.clock.now
+		c.doneReading(q)
+	}
+}
 
 // Retry implements Router. An id that has no attempt in force is refused.
 //
@@ -180,13 +272,18 @@ func (c *Core) Retry(now time.Time, id RequestID) []Action {
 		q.tried = append(q.tried, q.decision.Server)
 	}
 	c.revert(q)
-	d, refusal := c.decide(q)
-	if refusal != "" {
-		// The request stays counted by its last decision until it is finished.
-		return []Action{{Kind: Refuse, ID: id, Why: refusal}}
+	d, verdict := c.decideOrHold(q)
+	// A request that is refused or held stays counted by its last decision.
+	var actions []Action
+	switch verdict.Kind {
+	case Refuse:
+		actions = []Action{verdict}
+	case Hold:
+		actions = []Action{c.enqueue(q, verdict)}
+	default:
+		actions = c.dispatch(q, d)
 	}
-	*q.counted--
-	return c.dispatch(q, d)
+	return append(actions, c.admit()...)
 }
 
 // Finish implements Router.
@@ -203,30 +300,39 @@ func (c *Core) Finish(now time.Time, id RequestID, o Outcome) []Action {
 			c.learn(q, o)
 		}
 	}
+	c.queue.remove(q)
 	if q.conv != nil {
 		c.homes.close(q.conv, c.clock.now)
 	}
-	return nil
+	return c.admit()
 }
 
 // learn takes what a complete answer says about the conversation and the cache.
 func (c *Core) learn(q *request, o Outcome) {
 	if q.first && o.CachedKnown && (q.at == nil || q.at.warm) {
-		c.prefix.add(max(o.Cached, 0))
+		c.learned.prefix.add(max(o.Cached, 0))
 	}
 	if q.at != nil {
 		q.at.warm = true
 	}
+	c.learnTimes(q, o)
 	if q.conv == nil {
 		return
 	}
 	if o.Known {
 		c.homes.resize(q.conv, o.Prompt+o.Completion, true)
+		if at := q.decision.Replica; at != None && !q.Light {
+			q.prompt, q.output = o.Prompt, o.Completion
+			c.use(q, at)
+		}
 		c.measured = true
 	}
 	if at := q.decision.Replica; at != None && at == q.conv.home() {
 		q.conv.bond.served = true
 		q.conv.bond.epoch = int32(q.at.load.Epoch)
+	}
+	if at := q.decision.Replica; at != None && q.conv.running == 0 && !q.Light {
+		c.leave(q.conv, at)
 	}
 }
 
@@ -245,8 +351,11 @@ func (c *Core) Observe(now time.Time, replica int, l Load) {
 	}
 	if l.Epoch != r.load.Epoch {
 		r.warm = false
+		c.homes.clear(replica)
 	}
 	r.load = l
+	over := max(l.Running+l.Waiting-r.peak-int(math.Ceil(c.servers[r.server].share())), 0)
+	r.others, r.over, r.peak = min(over, r.over), over, r.inFlight
 }
 
 // SetState implements Router. A replica or a state that does not exist is
@@ -256,19 +365,24 @@ func (c *Core) SetState(now time.Time, replica int, s State) []Action {
 	if c.exists(replica) && s <= Down {
 		c.replicas[replica].state = s
 	}
-	return nil
+	return c.admit()
 }
 
 // Tick implements Router.
 func (c *Core) Tick(now time.Time) []Action {
 	c.advance(now)
-	return nil
+	if c.clock.now-c.relearned >= time.Second {
+		c.relearned = c.clock.now
+		c.relearn()
+	}
+	return c.admit()
 }
 
 // advance moves the core's clock and lets conversations fall idle.
 func (c *Core) advance(now time.Time) {
 	c.clock.advance(now)
 	c.homes.expire(c.clock.now)
+	c.passDepartures()
 }
 
 func (c *Core) exists(replica int) bool { return replica >= 0 && replica < len(c.replicas) }

@@ -5,12 +5,20 @@ import "slices"
 // decide chooses where q goes next, or says why nowhere. It counts nothing and
 // changes no conversation: dispatch puts the decision into force.
 func (c *Core) decide(q *request) (Decision, Why) {
-	home := q.home()
 	if q.Pin != None {
-		return c.decidePin(q, home)
+		return c.decidePin(q, q.home())
 	}
+	in, refusal := c.query(q)
+	if refusal != "" {
+		return Decision{}, refusal
+	}
+	return c.decision(q, &in, c.policy.choose(c, &in)), ""
+}
+
+// query is what a policy is asked about q, or why nothing can be asked.
+func (c *Core) query(q *request) (query, Why) {
 	in := query{
-		key: q.Key, home: home, lastSpill: None, lastServer: None,
+		key: q.Key, home: q.home(), lastSpill: None, lastServer: None,
 		extends: c.homeOf(q.Extends), parent: c.homeOf(q.Parent), tried: q.tried,
 	}
 	if q.conv != nil {
@@ -18,13 +26,17 @@ func (c *Core) decide(q *request) (Decision, Why) {
 	}
 	in.tier, in.among = c.candidates(q.tried)
 	if len(in.among) == 0 {
-		return Decision{}, NoReplica
+		return query{}, NoReplica
 	}
+	return in, ""
+}
 
-	ch := c.policy.choose(c, &in)
+// decision is a policy's choice with its reason and receipt.
+func (c *Core) decision(q *request, in *query, ch choice) Decision {
+	home := in.home
 	d := Decision{Replica: ch.replica, Server: ch.server, Home: home, From: home}
 	if ch.compared {
-		d.Candidates = c.receipt(&in, ch)
+		d.Candidates = c.receipt(in, ch)
 	}
 	c.mark(d.Server, d.Replica)
 	switch {
@@ -50,7 +62,7 @@ func (c *Core) decide(q *request) (Decision, Why) {
 	default:
 		d.Reason, d.Why, d.Home = Moved, ch.why, d.Replica
 	}
-	return d, ""
+	return d
 }
 
 // decidePin honours a client's own choice whatever the policy and whatever the
@@ -125,6 +137,9 @@ func (c *Core) dispatch(q *request, d Decision) []Action {
 	if d.Replica != None {
 		q.at = c.replicas[d.Replica]
 	}
+	if q.counted != nil {
+		*q.counted-- // by the decision before
+	}
 	q.counted = c.counter(d)
 	*q.counted++
 	c.take(q)
@@ -157,10 +172,18 @@ func (c *Core) revert(q *request) {
 }
 
 // take counts q's attempt as in flight where its decision sends it.
-func (c *Core) take(q *request) { q.open = true; c.addInFlight(q, q.weight()) }
+func (c *Core) take(q *request) {
+	q.open, q.sent, q.begun = true, c.clock.now, 0
+	c.charge(q)
+	c.addInFlight(q, q.weight())
+}
 
 // release ends q's attempt.
-func (c *Core) release(q *request) { q.open = false; c.addInFlight(q, -q.weight()) }
+func (c *Core) release(q *request) {
+	q.open = false
+	c.addInFlight(q, -q.weight())
+	c.discharge(q)
+}
 
 // weight is how much q adds to the requests in flight.
 func (q *request) weight() int {
@@ -177,7 +200,9 @@ func (c *Core) addInFlight(q *request, n int) {
 		q.on.unplaced += n
 	} else {
 		q.at.inFlight += n
+		q.at.peak = max(q.at.peak, q.at.inFlight)
 	}
+	c.agents.add(q, n)
 }
 
 // counter is where a decision is counted.

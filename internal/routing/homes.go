@@ -20,6 +20,16 @@ type conversation struct {
 	row        row
 	prev, next row // neighbours in its list
 	in         listName
+
+	root  Key     // of its tree, zero for the root itself
+	scale float32 // the engine's count of its prompt in estimates, 0 when not known
+	away  bool    // answered at left and not back since
+	left  time.Duration
+
+	running, runningAt   int32 // attempts in flight, and where the last one is
+	cachedAt, keptAt     int32 // None when nothing is
+	cached, kept         int64
+	cachePrev, cacheNext row
 }
 
 // bond ties a conversation to its home.
@@ -45,13 +55,14 @@ type table struct {
 	byKey            map[Key]row
 	lists            [2]list
 	held             []contents // by replica; the last for those without a home
+	caches           []cache    // by replica
 	all              contents
 	liveFor, idleFor time.Duration
 	max              int
 }
 
 func newTable(replicas int) table {
-	return table{byKey: make(map[Key]row), held: make([]contents, replicas+1)}
+	return table{byKey: make(map[Key]row), held: make([]contents, replicas+1), caches: make([]cache, replicas)}
 }
 
 // contents is what the live conversations of one home hold.
@@ -114,6 +125,7 @@ func (t *table) add(k Key, now time.Duration) *conversation {
 	v := t.take()
 	v.key, v.bond, v.seen = k, bond{replica: None, from: None}, now
 	v.lastSpill, v.lastServer = None, None
+	v.runningAt, v.cachedAt, v.keptAt = None, None, None
 	t.byKey[k] = v.row
 	return v
 }
@@ -200,6 +212,8 @@ func (t *table) trim() {
 func (t *table) forget(v *conversation) {
 	t.unlink(v)
 	t.setLive(v, false)
+	t.uncache(v)
+	t.unkeep(v)
 	delete(t.byKey, v.key)
 	t.give(v)
 }

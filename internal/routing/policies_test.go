@@ -28,7 +28,7 @@ func TestAnUnknownPolicyIsAnErrorThatListsTheKnownOnes(t *testing.T) {
 }
 
 func TestEveryPolicyCanBeMade(t *testing.T) {
-	if want := []string{"off", "round-robin", "least-inflight", "session-hash", "affinity"}; !slices.Equal(Policies(), want) {
+	if want := []string{"off", "round-robin", "least-inflight", "session-hash", "affinity", "patience"}; !slices.Equal(Policies(), want) {
 		t.Errorf("policies %v, want %v", Policies(), want)
 	}
 	for _, name := range Policies() {

@@ -24,6 +24,7 @@ func policies() []namedPolicy {
 		{"least-inflight", leastInFlight{}},
 		{"session-hash", sessionHash{}},
 		{"affinity", affinity{}},
+		{"patience", patience{}},
 	}
 }
 

@@ -39,6 +39,9 @@ type openRequest struct {
 	Request
 	decision Decision
 	inForce  bool
+	held     bool
+	arrived  time.Time
+	counted  bool // by a decision
 	retried  bool
 	tried    map[int]bool
 	gone     bool // the replica that it is in flight on is removed
@@ -81,15 +84,16 @@ func newMachine(t *rapid.T) *machine {
 		t.Fatal(err)
 	}
 	for i := range m.replicas {
-		m.setState(i, Ready)
+		m.setState(t, i, Ready)
 	}
 	return m
 }
 
-func (m *machine) setState(i int, s State) {
-	m.core.SetState(m.now, i, s)
-	m.twin.SetState(m.now, i, s)
+func (m *machine) setState(t *rapid.T, i int, s State) {
+	actions := m.core.SetState(m.now, i, s)
+	same(t, actions, m.twin.SetState(m.now, i, s))
 	m.states[i] = s
+	m.carryOut(t, actions)
 }
 
 func (m *machine) drawKey(t *rapid.T, label string) Key {
@@ -128,6 +132,8 @@ func (m *machine) arrive(t *rapid.T) {
 	if rapid.IntRange(0, 4).Draw(t, "blind") == 0 {
 		r.Blind = rapid.SliceOfN(rapid.Bool(), 3, 3).Draw(t, "blind at")
 	}
+	r.Class = Class(rapid.IntRange(0, 1).Draw(t, "class"))
+	r.Tenant = m.drawKey(t, "tenant")
 	actions := m.core.Arrive(m.now, r)
 	same(t, actions, m.twin.Arrive(m.now, r))
 	a := actions[0]
@@ -135,8 +141,7 @@ func (m *machine) arrive(t *rapid.T) {
 		m.checkRefusal(t, &openRequest{Request: r}, a)
 		return
 	}
-	m.counted++
-	q := &openRequest{Request: r, tried: map[int]bool{}}
+	q := &openRequest{Request: r, tried: map[int]bool{}, arrived: m.now}
 	m.open[r.ID] = q
 	if r.Key != (Key{}) {
 		v := m.known[r.Key]
@@ -150,11 +155,43 @@ func (m *machine) arrive(t *rapid.T) {
 			v.tokens = r.Tokens
 		}
 	}
-	if v := m.known[r.Key]; v != nil && v.evicted && a.Decision.Reason == Placed {
-		t.Fatalf("placed as a new conversation, though its home was removed: %+v", a.Decision)
-	}
-	m.dispatched(t, q, a.Decision)
+	m.carryOut(t, actions)
 	m.evict()
+}
+
+// carryOut does what the core orders, as a driver does.
+func (m *machine) carryOut(t *rapid.T, actions []Action) {
+	for _, a := range actions {
+		q := m.open[a.ID]
+		switch {
+		case q == nil || q.inForce:
+			t.Fatalf("order for a request that is not open, or has an attempt: %+v", a)
+		case a.Kind == Hold:
+			if q.held || m.policy != "patience" || a.Position < 1 || a.Why == "" {
+				t.Fatalf("held under %s: %+v", m.policy, a)
+			}
+			q.held = true
+		case a.Kind == Refuse:
+			q.held = false
+			m.checkRefusal(t, q, a)
+		default:
+			if v := m.known[q.Key]; v != nil && v.evicted && a.Decision.Reason == Placed {
+				t.Fatalf("placed as a new conversation, though its home was removed: %+v", a.Decision)
+			}
+			if a.Decision.Waited != 0 && a.Decision.Waited != m.now.Sub(q.arrived) {
+				t.Fatalf("waited %v: %+v", m.now.Sub(q.arrived), a.Decision)
+			}
+			q.held = false
+			if !q.counted || q.lost {
+				m.counted++
+				q.counted, q.lost = true, false
+			}
+			if q.tried[a.Decision.Server] {
+				t.Fatalf("retried at server %d, where it had failed", a.Decision.Server)
+			}
+			m.dispatched(t, q, a.Decision)
+		}
+	}
 }
 
 func (m *machine) retry(t *rapid.T) {
@@ -162,12 +199,15 @@ func (m *machine) retry(t *rapid.T) {
 	q := m.open[id]
 	wasInForce := q.inForce
 	q.retried = true
+	if q.held {
+		t.Skip("no attempt is open")
+	}
 	if wasInForce && q.decision.Server != None {
 		q.tried[q.decision.Server] = true
 		if rapid.Bool().Draw(t, "server down") {
 			for i, r := range m.replicas {
 				if r.Server == q.decision.Server {
-					m.setState(i, Down)
+					m.setState(t, i, Down)
 				}
 			}
 		}
@@ -182,18 +222,13 @@ func (m *machine) retry(t *rapid.T) {
 		}
 		m.known[q.Key].evicted = false // or back to before that
 	}
-	if a := actions[0]; a.Kind == Dispatch {
-		if q.lost {
-			m.counted++
-			q.lost = false
-		}
-		if q.tried[a.Decision.Server] {
-			t.Fatalf("retried at server %d, where it had failed", a.Decision.Server)
-		}
-		m.dispatched(t, q, a.Decision)
-	} else if wasInForce {
-		m.checkRefusal(t, q, a)
+	if a := actions[0]; a.Kind == Refuse && !wasInForce {
+		actions = actions[1:] // it had no attempt that could have failed
+	} else if a.Kind != Dispatch && q.Key != (Key{}) {
+		h, _ := m.core.Home(q.Key)
+		m.known[q.Key].home = h.Replica
 	}
+	m.carryOut(t, actions)
 }
 
 // checkRefusal wants a refusal to have no alternative.
@@ -286,8 +321,8 @@ func (m *machine) finish(t *rapid.T) {
 		OK: rapid.Bool().Draw(t, "ok"), Known: rapid.Bool().Draw(t, "counted"),
 		Prompt: int64(rapid.IntRange(1, 5000).Draw(t, "prompt")), Completion: 10,
 	}
-	m.core.Finish(m.now, id, o)
-	m.twin.Finish(m.now, id, o)
+	actions := m.core.Finish(m.now, id, o)
+	same(t, actions, m.twin.Finish(m.now, id, o))
 	delete(m.open, id)
 	if v := m.known[q.Key]; v != nil {
 		if q.inForce && o.OK && o.Known {
@@ -296,6 +331,7 @@ func (m *machine) finish(t *rapid.T) {
 		v.open--
 		v.seen, v.order = m.now, m.steps
 	}
+	m.carryOut(t, actions)
 	m.evict()
 }
 
@@ -317,8 +353,9 @@ func (m *machine) evict() {
 
 func (m *machine) pass(t *rapid.T) {
 	m.now = m.now.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "seconds")) * time.Second)
-	m.core.Tick(m.now)
-	m.twin.Tick(m.now)
+	actions := m.core.Tick(m.now)
+	same(t, actions, m.twin.Tick(m.now))
+	m.carryOut(t, actions)
 	for k, v := range m.known {
 		if v.open == 0 && m.now.Sub(v.seen) >= propIdleFor {
 			delete(m.known, k)
@@ -329,8 +366,10 @@ func (m *machine) pass(t *rapid.T) {
 func (m *machine) observe(t *rapid.T) {
 	i := rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")
 	l := Load{
-		KVUsed: rapid.SampledFrom([]float64{0, 0.5, 0.95, math.NaN()}).Draw(t, "kv"),
-		Epoch:  rapid.IntRange(0, 3).Draw(t, "epoch"), Stale: rapid.Bool().Draw(t, "stale"),
+		Capacity: rapid.SampledFrom([]int64{0, 2000, 9000}).Draw(t, "capacity"),
+		Running:  rapid.IntRange(0, 3).Draw(t, "running"),
+		KVUsed:   rapid.SampledFrom([]float64{0, 0.5, 0.95, math.NaN()}).Draw(t, "kv"),
+		Epoch:    rapid.IntRange(0, 3).Draw(t, "epoch"), Stale: rapid.Bool().Draw(t, "stale"),
 	}
 	m.core.Observe(m.now, i, l)
 	m.twin.Observe(m.now, i, l)
@@ -441,6 +480,9 @@ func (m *machine) switchPolicy(t *rapid.T) {
 			t.Fatal("a policy of the list is refused")
 		}
 	}
+	actions := m.core.Tick(m.now)
+	same(t, actions, m.twin.Tick(m.now))
+	m.carryOut(t, actions)
 }
 
 // restore fills another core from the snapshot and compares.
@@ -465,16 +507,47 @@ func (m *machine) restore(t *rapid.T) {
 	}
 }
 
+// drain makes everything ready, and wants every request that waits to be sent
+// once those before it have ended.
+func (m *machine) drain(t *rapid.T) {
+	for i := range m.replicas {
+		m.setState(t, i, Ready)
+	}
+	for len(m.open) > 0 {
+		before := len(m.open)
+		for _, id := range slices.Sorted(maps.Keys(m.open)) {
+			if q := m.open[id]; !q.held {
+				delete(m.open, id)
+				m.carryOut(t, m.core.Finish(m.now, id, Outcome{OK: true}))
+				if len(m.core.Finish(m.now, id, Outcome{OK: true})) > 0 {
+					t.Fatal("a request ends twice")
+				}
+			}
+		}
+		m.now = m.now.Add(time.Second)
+		m.carryOut(t, m.core.Tick(m.now))
+		if len(m.open) == before && !slices.ContainsFunc(slices.Collect(maps.Values(m.open)), func(q *openRequest) bool { return !q.held }) {
+			t.Fatalf("%d requests wait for ever", before)
+		}
+	}
+}
+
 // check compares everything that can be seen with the account.
 func (m *machine) check(t *rapid.T) {
 	m.steps++
 	v := m.core.View(m.now)
 	same(t, v, m.twin.View(m.now))
-	inFlight, counted := 0, v.EngineChosen
+	inFlight, counted, held := 0, v.EngineChosen, 0
 	for _, q := range m.open {
 		if q.inForce {
 			inFlight++
 		}
+		if q.held {
+			held++
+		}
+	}
+	if n := len(m.core.Waiting(m.now)); n != held || v.Queue.Waiting != held || held > 0 && m.policy != "patience" {
+		t.Fatalf("%d wait, the list has %d, want %d", v.Queue.Waiting, n, held)
 	}
 	if v.InFlight != inFlight {
 		t.Fatalf("in flight %d, want %d", v.InFlight, inFlight)
@@ -525,16 +598,16 @@ func TestCoreProperties(t *testing.T) {
 			"policy":  m.switchPolicy,
 			"reshape": m.reshape,
 			"state": func(t *rapid.T) {
-				m.setState(rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica"),
+				m.setState(t, rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica"),
 					State(rapid.IntRange(0, int(Down)).Draw(t, "state")))
 			},
 			"": m.check,
 		})
-		for id := range m.open {
-			m.core.Finish(m.now, id, Outcome{OK: true})
-			m.core.Finish(m.now, id, Outcome{OK: true})
-		}
+		m.drain(t)
 		v := m.core.View(m.now)
+		if v.Queue.Waiting != 0 {
+			t.Fatalf("%d wait when all is done", v.Queue.Waiting)
+		}
 		if v.InFlight != 0 {
 			t.Fatalf("in flight %d when all is done", v.InFlight)
 		}

@@ -18,6 +18,12 @@ type replica struct {
 	seen     int  // in flight at that time
 	warm     bool // a turn was completed here in this epoch
 	served   counters
+
+	committed int64 // tokens of the requests in flight, the shared prefix not counted
+	reading   int64 // those of them that are to be read before the first byte
+	// peak is the most in flight since the last scrape; others the requests that
+	// the engine had beyond it in the last two scrapes, over in the last.
+	peak, over, others int
 }
 
 // counters count requests by reason.

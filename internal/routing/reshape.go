@@ -39,6 +39,11 @@ func (c *Core) Reshape(now time.Time, replicas []Replica, was []int) error {
 		}
 	}
 	c.advance(now)
+	for old, i := range moved {
+		if i == None {
+			c.homes.clear(old)
+		}
+	}
 	c.arrange(replicas, moved, servers)
 	c.homes.reshape(len(replicas), moved, servers)
 	for _, q := range c.requests {
@@ -87,6 +92,7 @@ func (c *Core) arrange(replicas []Replica, moved, servers renumbering) {
 		c.servers[r.Server].replicas = append(c.servers[r.Server].replicas, i)
 	}
 	c.among = make([]int, 0, len(replicas))
+	c.claims = make([]*request, len(replicas))
 }
 
 // renumbering tells by old index the new one, None for what is removed.
@@ -160,6 +166,13 @@ func (t *table) reshape(replicas int, moved, servers renumbering) {
 		}
 	}
 	t.held = held
+	caches := make([]cache, replicas)
+	for old, to := range moved {
+		if to != None {
+			caches[to] = t.caches[old]
+		}
+	}
+	t.caches = caches
 	for r := row(1); r <= t.used; r++ {
 		v := t.at(r)
 		if v.key == (Key{}) {
@@ -168,6 +181,11 @@ func (t *table) reshape(replicas int, moved, servers renumbering) {
 		v.bond.renumber(moved)
 		v.lastSpill = int32(moved.of(int(v.lastSpill)))
 		v.lastServer = int32(servers.of(int(v.lastServer)))
+		v.runningAt = int32(moved.of(int(v.runningAt)))
+		v.cachedAt = int32(moved.of(int(v.cachedAt)))
+		if v.keptAt = int32(moved.of(int(v.keptAt))); v.keptAt == None {
+			v.kept = 0
+		}
 	}
 }
 

@@ -56,13 +56,31 @@ type Request struct {
 	// replicas the engine's own balancer picks, and the reason is Engine, for a
 	// pin too. The core keeps the slice until Finish.
 	Blind []bool
-	// Tokens estimates the prompt, in tokens; 0 means unknown.
+	// Tokens estimates the prompt, in tokens; 0 means unknown. The core learns how
+	// far the engine's own counts are from it, so a fixed part of the bytes is
+	// good enough.
 	Tokens int64
+	// MaxOutput is the longest answer that the client allows, in tokens; 0 means
+	// not said.
+	MaxOutput int64
+	// Tenant is who sends the request (a hash of the API key), zero for nobody in
+	// particular. Those with requests waiting take turns.
+	Tenant Key
+	// Class is who waits first.
+	Class Class
 	// Light marks a request that the engine answers beside its scheduler
 	// (count_tokens, tokenize). It is routed and counted, but not in flight: a
 	// client that counts tokens 26 times at once must not make its home look full.
 	Light bool
 }
+
+// Class orders the requests that wait.
+type Class uint8
+
+const (
+	Interactive Class = iota // somebody looks at it
+	Batch                    // waits for the others, but not for ever
+)
 
 // Reason says why a request went where it went. The list is closed; the names
 // are in the X-Warden-Decision header, the metrics and the API.
@@ -79,7 +97,7 @@ const (
 	Engine  Reason = "engine"  // the engine ignores the rank header on this route and chose itself
 )
 
-// Why explains a move, a spill or a refusal. A request that failed at its home
+// Why explains a move, a spill, a hold or a refusal. A request that failed at its home
 // has another Why at each outcome: Failed while the home keeps the conversation
 // (a spill), HomeStuck or Failed when it does not (a move).
 type Why string
@@ -96,6 +114,9 @@ const (
 	NoReplica     Why = "no replica"     // none is up
 	PinDown       Why = "pinned replica is down"
 	NoSuchReplica Why = "no such replica" // a pin out of range
+	QueueFull     Why = "queue full"      // as many wait as may, or one more would wait too long
+	NoRoom        Why = "caches full"     // held: it fits on no replica beside what is there
+	HomeBusy      Why = "home busy"       // held: its history is at its home, where it does not fit now
 )
 
 // Candidate is one replica as it was compared: the numbers of the receipt.
@@ -126,6 +147,9 @@ type Decision struct {
 	// numbers before this choice; empty when nothing was (stayed at a home with
 	// room, pinned, hashed). A home at its threshold is among them.
 	Candidates []Candidate
+	// Waited is how long the request was held before this decision, Held why.
+	Waited time.Duration
+	Held   Why
 }
 
 // ActionKind says what the driver must do.
@@ -133,7 +157,7 @@ type ActionKind uint8
 
 const (
 	Dispatch ActionKind = iota // send the request as Decision says
-	Hold                       // keep the request; a later action follows
+	Hold                       // keep the request; a later action of any call follows, or its Finish
 	Refuse                     // answer the client with an error
 )
 
@@ -143,8 +167,11 @@ type Action struct {
 	ID       RequestID
 	Decision Decision // Dispatch
 	Position int      // Hold: place in the queue, from 1
-	Why      Why      // Refuse
-	// RetryAfter is when a refused client should come back; 0 means not said.
+	// Wait is how long a held request is likely to wait, 0 when that is not known.
+	Wait time.Duration
+	Why  Why // Hold, Refuse
+	// RetryAfter is when a refused client should come back, 1 to 30 s; 0 means not
+	// said.
 	RetryAfter time.Duration
 }
 
@@ -194,7 +221,8 @@ type Load struct {
 // Router decides, for one model, which replica serves which request and when.
 type Router interface {
 	// Arrive takes a request that is complete at the gateway. The choice and
-	// the in-flight count are one step.
+	// the in-flight count are one step. A request may be held: it is then open,
+	// and in flight nowhere, until it is dispatched, refused or finished.
 	Arrive(now time.Time, r Request) []Action
 	// FirstByte says that a request's answer began.
 	FirstByte(now time.Time, id RequestID)
@@ -211,6 +239,8 @@ type Router interface {
 	Observe(now time.Time, replica int, l Load)
 	// SetState changes what a replica may be given.
 	SetState(now time.Time, replica int, s State) []Action
-	// Tick lets time pass: expiry of idle conversations, holds and credits.
+	// Tick lets time pass: idle conversations are forgotten, places are no longer
+	// kept, patience ends. Call it every second at least, and every tenth of one
+	// while a request is held.
 	Tick(now time.Time) []Action
 }

@@ -1,9 +1,6 @@
 package routing
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // View is the state of a core at one moment, a copy.
 type View struct {
@@ -15,6 +12,50 @@ type View struct {
 	Replicas       []ReplicaView
 	Live, Known    int // conversations
 	WorkingSet     WorkingSet
+	Queue          QueueView
+	Learned        Learned
+}
+
+// QueueView is what waits.
+type QueueView struct {
+	Waiting int
+	Longest time.Duration // that one of them waits already
+	// Patience is how long a request waits until a replica is kept for it.
+	Patience time.Duration
+	// Wait is how long a request that came now and had to wait would be likely to
+	// wait; 0 when that is not known.
+	Wait time.Duration
+}
+
+// Waiting is one request that is held.
+type Waiting struct {
+	ID       RequestID
+	Key      Key
+	Position int           // from 1
+	Waited   time.Duration // so far
+	Wait     time.Duration // likely, from now on; 0 when that is not known
+	Why      Why
+}
+
+// Waiting lists the requests that are held, in the order of their turns.
+func (c *Core) Waiting(now time.Time) []Waiting {
+	c.advance(now)
+	list := make([]Waiting, len(c.queue.waiters))
+	for i, w := range c.queue.waiters {
+		q := w.q
+		list[i] = Waiting{
+			ID: q.ID, Key: q.Key, Position: i + 1, Waited: c.clock.now - q.since, Wait: c.predicted(i + 1), Why: q.held,
+		}
+	}
+	return list
+}
+
+func (c *Core) queueView() QueueView {
+	v := QueueView{Waiting: len(c.queue.waiters), Patience: c.patience(), Wait: c.predicted(len(c.queue.waiters) + 1)}
+	for _, w := range c.queue.waiters {
+		v.Longest = max(v.Longest, c.clock.now-w.q.since)
+	}
+	return v
 }
 
 // ReplicaView is one replica's row. The counters run since New; a request that
@@ -48,7 +89,8 @@ type WorkingSet struct {
 	Shared int64
 }
 
-// View copies the state. It is O(replicas), not O(conversations).
+// View copies the state. It is O(replicas and requests that wait), not
+// O(conversations).
 func (c *Core) View(now time.Time) View {
 	c.advance(now)
 	v := View{
@@ -57,6 +99,8 @@ func (c *Core) View(now time.Time) View {
 		Replicas: make([]ReplicaView, len(c.replicas)),
 		Live:     c.homes.all.live, Known: len(c.homes.byKey),
 		WorkingSet: c.workingSet(),
+		Queue:      c.queueView(),
+		Learned:    c.Learned(),
 	}
 	for i := range c.replicas {
 		r, held := c.replicas[i], c.homes.heldAt(i)
@@ -72,7 +116,7 @@ func (c *Core) View(now time.Time) View {
 }
 
 func (c *Core) workingSet() WorkingSet {
-	w := WorkingSet{Tokens: -1, Capacity: -1, Fits: -1, Shared: c.prefix.median()}
+	w := WorkingSet{Tokens: -1, Capacity: -1, Fits: -1, Shared: c.learned.prefix.median()}
 	shared := max(w.Shared, 0)
 
 	var own, measured, holders int64 // own: context beyond the shared prefix
@@ -104,27 +148,4 @@ func (c *Core) workingSet() WorkingSet {
 		}
 	}
 	return w
-}
-
-// prefixWindow holds the cached tokens of the latest first turns.
-type prefixWindow struct {
-	tokens [15]int64
-	seen   int
-}
-
-func (w *prefixWindow) add(cached int64) {
-	w.tokens[w.seen%len(w.tokens)] = cached
-	w.seen++
-}
-
-// median is robust against a few first turns that found nothing (a busy replica
-// evicted the prefix) or everything (the same prompt sent twice); -1 while there
-// is none.
-func (w *prefixWindow) median() int64 {
-	n := min(w.seen, len(w.tokens))
-	if n == 0 {
-		return -1
-	}
-	sorted := slices.Sorted(slices.Values(w.tokens[:n]))
-	return sorted[(n-1)/2]
 }

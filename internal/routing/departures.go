@@ -1,0 +1,74 @@
+package routing
+
+import "time"
+
+// departure is an answer after which a conversation may come back.
+type departure struct {
+	key Key
+	at  time.Duration
+}
+
+// departures are the latest answers, for as long as a place may be kept: those
+// before next no longer have one.
+type departures struct {
+	list []departure
+	next int
+}
+
+// maxDepartures bounds them: more come in ten seconds only where no cache is
+// short.
+const maxDepartures = 4096
+
+// leave notes that a conversation was answered on replica i, and keeps its
+// place there as long as that is worth it.
+func (c *Core) leave(v *conversation, i int) {
+	d := &c.departures
+	if len(d.list) == maxDepartures {
+		if first := c.departed(d.list[0]); first != nil {
+			first.away = false
+			c.homes.unkeep(first)
+		}
+		d.list, d.next = d.list[1:], max(d.next-1, 0)
+	}
+	v.away, v.left = true, c.clock.now
+	d.list = append(d.list, departure{v.key, c.clock.now})
+	if c.hold > 0 {
+		c.homes.keep(v, i, v.cached)
+	}
+}
+
+// comeBack learns how long a conversation was away.
+func (c *Core) comeBack(v *conversation) {
+	if v.away {
+		v.away = false
+		c.learned.gaps.add(c.clock.now - v.left)
+	}
+}
+
+// passDepartures gives places free that were kept long enough, and takes those
+// that stayed away for longer than any place is kept as gone.
+func (c *Core) passDepartures() {
+	d := &c.departures
+	for ; d.next < len(d.list) && d.list[d.next].at+c.hold <= c.clock.now; d.next++ {
+		if v := c.departed(d.list[d.next]); v != nil {
+			c.homes.unkeep(v)
+		}
+	}
+	gone := 0
+	for ; gone < d.next && d.list[gone].at+maxHold <= c.clock.now; gone++ {
+		if v := c.departed(d.list[gone]); v != nil {
+			c.comeBack(v)
+		}
+	}
+	if gone > 0 {
+		d.list, d.next = d.list[gone:], d.next-gone
+	}
+}
+
+// departed is the conversation of a departure, nil when it has come back since.
+func (c *Core) departed(d departure) *conversation {
+	if v := c.homes.get(d.key); v != nil && v.away && v.left == d.at {
+		return v
+	}
+	return nil
+}

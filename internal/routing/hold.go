@@ -1,0 +1,114 @@
+package routing
+
+import "time"
+
+// decideOrHold decides, unless the policy lets q wait: then the kind of the
+// action is Hold, and it says why. It changes nothing.
+func (c *Core) decideOrHold(q *request) (Decision, Action) {
+	p, patient := c.policy.(patience)
+	if !patient || !q.mayWait() {
+		d, refusal := c.decide(q)
+		return d, verdict(q, refusal)
+	}
+	in, refusal := c.query(q)
+	if refusal != "" {
+		return Decision{}, verdict(q, refusal)
+	}
+	if ch, ok := p.arrive(c, q, &in); ok {
+		return c.decision(q, &in, ch), verdict(q, "")
+	}
+	return Decision{}, c.holdOrRefuse(q, &in)
+}
+
+// verdict is a dispatch, or a refusal that says why.
+func verdict(q *request, refusal Why) Action {
+	if refusal != "" {
+		return Action{Kind: Refuse, ID: q.ID, Why: refusal}
+	}
+	return Action{Kind: Dispatch, ID: q.ID}
+}
+
+// holdOrRefuse holds q, or refuses it when too much waits. A request that was
+// sent before is not refused.
+func (c *Core) holdOrRefuse(q *request, in *query) Action {
+	a := Action{Kind: Hold, ID: q.ID, Why: NoRoom}
+	if in.home != None && c.uncached(q, in.home) < q.prompt/2 {
+		a.Why = HomeBusy
+	}
+	if q.decision.Reason != "" {
+		return a
+	}
+	wait := c.predicted(len(c.queue.waiters) + 1)
+	if len(c.queue.waiters) >= orDefault(c.limits.Waiting, defaultWaiting) || wait > orDefault(c.limits.Wait, defaultWait) {
+		return Action{Kind: Refuse, ID: q.ID, Why: QueueFull, RetryAfter: min(max(wait, time.Second), 30*time.Second)}
+	}
+	return a
+}
+
+// enqueue holds q.
+func (c *Core) enqueue(q *request, a Action) Action {
+	q.held = a.Why
+	a.Position = c.queue.add(q) + 1
+	a.Wait = c.predicted(a.Position)
+	return a
+}
+
+// turnAway refuses a request that waits.
+func (c *Core) turnAway(q *request, why Why) Action {
+	c.queue.remove(q)
+	return verdict(q, why)
+}
+
+// predicted is how long a request at a place of the queue is likely to wait, 0
+// while that is not known.
+func (c *Core) predicted(position int) time.Duration {
+	x := c.throughput()
+	if x <= 0 {
+		return 0
+	}
+	return time.Duration(float64(position) / (x * waitingShare) * float64(time.Second))
+}
+
+// admit starts the waiting requests that may start now: all of them when the
+// policy holds none.
+func (c *Core) admit() []Action {
+	if len(c.queue.waiters) == 0 {
+		return nil
+	}
+	if p, patient := c.policy.(patience); patient {
+		return p.admit(c)
+	}
+	var actions []Action
+	for len(c.queue.waiters) > 0 {
+		q := c.queue.waiters[0].q
+		d, refusal := c.decide(q)
+		if refusal != "" {
+			actions = append(actions, c.turnAway(q, refusal))
+			continue
+		}
+		actions = append(actions, c.letGo(q, d)...)
+	}
+	return actions
+}
+
+// letGo dispatches a request that waited.
+func (c *Core) letGo(q *request, d Decision) []Action {
+	c.queue.remove(q)
+	d.Waited, d.Held = c.clock.now-q.since, q.held
+	return c.dispatch(q, d)
+}
+
+// mayWait tells whether q may be held. What the client ordered goes where it
+// said; what the engine answers beside its scheduler takes no room; where an
+// engine's balancer chooses, the core cannot.
+func (q *request) mayWait() bool {
+	if q.Pin != None || q.Light {
+		return false
+	}
+	for _, blind := range q.Blind {
+		if blind {
+			return false
+		}
+	}
+	return true
+}
