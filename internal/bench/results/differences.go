@@ -20,8 +20,12 @@ type Difference struct {
 
 // String names the setting and its values.
 func (d Difference) String() string {
-	return fmt.Sprintf("%s is %s and %s", d.Name, settingText(d.A), settingText(d.B))
+	return fmt.Sprintf("%s is %s and %s", d.Name, d.TextA(), d.TextB())
 }
+
+// TextA and TextB print the values.
+func (d Difference) TextA() string { return SettingText(d.A) }
+func (d Difference) TextB() string { return SettingText(d.B) }
 
 // UnlikeError says that two measurements do not compare.
 type UnlikeError struct{ Differences []Difference }
@@ -71,8 +75,8 @@ func differing(at string, a, b map[string]any) []Difference {
 	return all
 }
 
-// settingText prints a setting; what is not there is a dash.
-func settingText(v any) string {
+// SettingText prints a setting; what is not there is a dash.
+func SettingText(v any) string {
 	if v == nil {
 		return notMeasured
 	}

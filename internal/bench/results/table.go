@@ -35,7 +35,7 @@ func (r *Results) table(b *strings.Builder, of func(*Step) *Measures) {
 		fmt.Fprintf(b, " %s |", c.Title)
 	}
 	b.WriteString("\n|" + strings.Repeat(" --- |", len(columns)+1) + "\n")
-	for _, sessions := range r.steps() {
+	for _, sessions := range r.Steps() {
 		fmt.Fprintf(b, "| %d |", sessions)
 		for _, c := range columns {
 			var cells []string
@@ -57,8 +57,8 @@ func (r *Results) table(b *strings.Builder, of func(*Step) *Measures) {
 	}
 }
 
-// steps are the numbers of sessions of all arms, in the order in which they come.
-func (r *Results) steps() []int {
+// Steps are the numbers of sessions of all arms, in the order in which they come.
+func (r *Results) Steps() []int {
 	var all []int
 	seen := map[int]bool{}
 	for _, a := range r.Arms {
