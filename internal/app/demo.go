@@ -96,7 +96,7 @@ func Demo(ctx context.Context, io IO, o DemoOptions) error {
 			break // interrupted: report what there is
 		}
 	}
-	report(io.Out, phases)
+	printPhases(io.Out, phases)
 	if o.Keep && ctx.Err() == nil {
 		fmt.Fprintf(io.Out, "\nStaying up with affinity on and no load; interrupt to end.\n")
 		<-ctx.Done()
@@ -240,8 +240,8 @@ func (p *phase) perMinute(n int64) float64 {
 	return float64(n) / (p.ran.Minutes() * demoSpeed)
 }
 
-// report prints the comparison.
-func report(out io.Writer, phases []*phase) {
+// printPhases prints the comparison.
+func printPhases(out io.Writer, phases []*phase) {
 	fmt.Fprintf(out, "\nWhat changed (times are those of the simulated box):\n\n")
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', tabwriter.AlignRight)
 	row := func(name string, value func(*phase) string) {
