@@ -13,12 +13,14 @@ import (
 )
 
 type simulateCommand struct {
-	Protocol protocolFlags `embed:""`
-	Seeds    int           `default:"1" placeholder:"N" help:"Runs with --seed and the numbers after it; the table then shows means and 95% intervals (${default})."`
-	Out      string        `placeholder:"DIR" help:"Folder for results.json and table.md."`
+	Protocol  protocolFlags `embed:""`
+	Published bool          `help:"Print the published table beside simulated figures; the arms are the two that stand for its own."`
+	Seeds     int           `default:"1" placeholder:"N" help:"Runs with --seed and the numbers after it; the table then shows means and 95% intervals (${default})."`
+	Out       string        `placeholder:"DIR" help:"Folder for results.json and table.md."`
 
 	Replicas       replicaList   `default:"4" placeholder:"N" help:"Replicas (${default}); of several numbers, as in 2..8, each is measured on its own."`
 	Servers        int           `default:"1" placeholder:"N" help:"Engine processes, each with a balancer of its own, that the replicas are spread over (${default})."`
+	APIServers     int           `name:"api-servers" default:"1" placeholder:"N" help:"Processes of each that take requests, each with a balancer of its own (${default})."`
 	RoundTrip      time.Duration `default:"220ms" placeholder:"TIME" help:"From the client to the gateway and back (${default})."`
 	SpillThreshold int           `placeholder:"N" help:"Requests in flight that make a home full (default: automatic)."`
 	Engine         engineFlags   `embed:""`
@@ -42,8 +44,8 @@ Sizes and times marked DIST are a number (400), a range (7200-7500), exp:MEAN, l
 func (c simulateCommand) Run(ctx context.Context, io app.IO) error {
 	return app.Simulate(ctx, io, app.SimulateOptions{
 		Protocol: c.Protocol.options(len(c.Trace) > 0), Workload: c.Workload.options(), Trace: c.Trace, MaxThink: c.MaxThink, Seed: c.Protocol.Seed, Seeds: c.Seeds, Out: c.Out,
-		Replicas: c.Replicas, Servers: c.Servers, RoundTrip: c.RoundTrip, SpillThreshold: c.SpillThreshold,
-		Preset: c.Engine.Preset, Adjust: c.Engine.adjust, Kill: c.Kill, Slow: c.Slow, DrainReplica: c.DrainReplica,
+		Replicas: c.Replicas, Servers: c.Servers, APIServers: c.APIServers, RoundTrip: c.RoundTrip, SpillThreshold: c.SpillThreshold,
+		Preset: c.Engine.Preset, Adjust: c.Engine.adjust, Kill: c.Kill, Slow: c.Slow, DrainReplica: c.DrainReplica, Published: c.Published,
 	})
 }
 

@@ -31,20 +31,25 @@ type SimulateOptions struct {
 	Protocol Protocol
 	Workload ClaudeCode
 	// Trace are files to replay instead of Workload, with pauses of at most MaxThink.
-	Trace     []string
-	MaxThink  time.Duration
-	Seed      uint64
-	Seeds     int
-	Out       string // folder for the files, empty for none
-	Replicas  []int  // one measurement each
-	Servers   int
-	RoundTrip time.Duration
-	Preset    string
-	Adjust    func(*SimParams) // changes the preset's parameters; nil leaves them
+	Trace    []string
+	MaxThink time.Duration
+	Seed     uint64
+	Seeds    int
+	Out      string // folder for the files, empty for none
+	Replicas []int  // one measurement each
+	Servers  int
+	// APIServers is of each server.
+	APIServers int
+	RoundTrip  time.Duration
+	Preset     string
+	Adjust     func(*SimParams) // changes the preset's parameters; nil leaves them
 	// SpillThreshold 0 is automatic.
 	SpillThreshold int
 	Kill, Slow     []string // as bench.ParseIncident reads them
 	DrainReplica   []string
+	// Published prints the published table beside its simulated arms, which are run
+	// instead of those of Protocol.
+	Published bool
 }
 
 // Simulate runs a measurement in virtual time for each number of replicas, prints
@@ -57,6 +62,11 @@ func Simulate(ctx context.Context, io IO, o SimulateOptions) error {
 	if o.Adjust != nil {
 		o.Adjust(&params)
 	}
+	table := (*results.Results).Table
+	if o.Published {
+		o.Protocol.Arms = bench.PublishedArms()
+		table = func(r *results.Results) string { return bench.ReproductionTable(bench.Reproduction(r)) }
+	}
 	incidents, err := o.incidents()
 	if err != nil {
 		return err
@@ -64,7 +74,7 @@ func Simulate(ctx context.Context, io IO, o SimulateOptions) error {
 	s := bench.Simulation{
 		Workload: o.Workload, Protocol: o.Protocol, Seed: o.Seed, Seeds: o.Seeds,
 		Box: bench.Box{
-			Preset: o.Preset, Engine: params, Servers: o.Servers, RoundTrip: o.RoundTrip, SpillThreshold: o.SpillThreshold, Incidents: incidents,
+			Preset: o.Preset, Engine: params, Servers: o.Servers, APIServers: o.APIServers, RoundTrip: o.RoundTrip, SpillThreshold: o.SpillThreshold, Incidents: incidents,
 		},
 	}
 	if len(o.Trace) > 0 {
@@ -90,25 +100,20 @@ func Simulate(ctx context.Context, io IO, o SimulateOptions) error {
 				out = filepath.Join(out, fmt.Sprintf("replicas-%d", replicas))
 			}
 		}
-		if err := simulate(ctx, io, s, title, out); err != nil {
+		r, err := bench.Simulate(ctx, s, printProgress(io.Err))
+		if err != nil {
+			return err
+		}
+		if out != "" {
+			if err := r.Write(out); err != nil {
+				return err
+			}
+		}
+		if _, err := fmt.Fprint(io.Out, title, table(r)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func simulate(ctx context.Context, io IO, s bench.Simulation, title, out string) error {
-	r, err := bench.Simulate(ctx, s, printProgress(io.Err))
-	if err != nil {
-		return err
-	}
-	if out != "" {
-		if err := r.Write(out); err != nil {
-			return err
-		}
-	}
-	_, err = fmt.Fprint(io.Out, title, r.Table())
-	return err
 }
 
 func (o SimulateOptions) incidents() ([]bench.Incident, error) {

@@ -24,6 +24,9 @@ type Box struct {
 	// Servers is how many engine processes the replicas are spread over, each with
 	// a URL of its own; 0 means 1, whose balancer knows all replicas.
 	Servers int
+	// APIServers is how many processes of each server take requests, with a balancer
+	// each; connections are spread over them by chance. 0 means 1.
+	APIServers int
 	// RoundTrip is from the client to the gateway and back.
 	RoundTrip time.Duration
 	// SpillThreshold is the router's; 0 is automatic.
@@ -40,6 +43,8 @@ func (b Box) Validate() error {
 		return fmt.Errorf("%d replicas: a box has at least 1", b.Replicas)
 	case b.Servers < 0 || b.Replicas%b.servers() != 0:
 		return fmt.Errorf("%d replicas on %d servers: each server has the same number", b.Replicas, b.servers())
+	case b.APIServers < 0:
+		return fmt.Errorf("%d API servers: a server has at least 1", b.APIServers)
 	case b.RoundTrip < 0:
 		return fmt.Errorf("round trip of %v: it cannot be negative", b.RoundTrip)
 	case b.SpillThreshold < 0:
@@ -53,7 +58,8 @@ func (b Box) Validate() error {
 	return b.Engine.Validate()
 }
 
-func (b Box) servers() int { return max(b.Servers, 1) }
+func (b Box) servers() int    { return max(b.Servers, 1) }
+func (b Box) apiServers() int { return max(b.APIServers, 1) }
 
 // settings is the box as it stands in results.
 func (b Box) settings() any {
@@ -63,10 +69,11 @@ func (b Box) settings() any {
 		Engine     enginesim.Params `json:"engine"`
 		Replicas   int              `json:"replicas"`
 		Servers    int              `json:"servers"`
+		APIServers int              `json:"api_servers"`
 		RoundTripS float64          `json:"round_trip_s"`
 		Spill      int              `json:"spill_threshold"` // 0 is automatic
 		Incidents  []Incident       `json:"incidents,omitempty"`
-	}{"virtual time", b.Preset, b.Engine, b.Replicas, b.servers(), b.RoundTrip.Seconds(), b.SpillThreshold, b.Incidents}
+	}{"virtual time", b.Preset, b.Engine, b.Replicas, b.servers(), b.apiServers(), b.RoundTrip.Seconds(), b.SpillThreshold, b.Incidents}
 }
 
 // scrapeEvery is how often the gateway looks at the engines.
@@ -154,7 +161,7 @@ func (v *virtual) perServer() int { return v.box.Replicas / v.box.servers() }
 // start begins a life of a server.
 func (v *virtual) start(server int) {
 	box, err := enginesim.NewBox(enginesim.BoxOptions{
-		Params: v.box.Engine, Ranks: v.perServer(),
+		Params: v.box.Engine, Ranks: v.perServer(), APIServers: v.box.apiServers(),
 		Rand: rand.New(rand.NewPCG(v.seed, uint64(server)|uint64(v.epochs[server])<<32)),
 	})
 	if err != nil {
@@ -384,7 +391,8 @@ func (v *virtual) dispatch(f *flight, d routing.Decision) {
 	if d.Replica != routing.None {
 		rank = v.replicas[d.Replica].rank
 	}
-	rank, err := v.servers[d.Server].Submit(v.wall(), 0, rank, &f.sequence)
+	apiServer := contentID(v.seed, uint64(f.id)) % uint64(v.box.apiServers())
+	rank, err := v.servers[d.Server].Submit(v.wall(), int(apiServer), rank, &f.sequence)
 	if err != nil {
 		v.fail(f, err.Error())
 		return
