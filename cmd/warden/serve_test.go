@@ -111,9 +111,9 @@ func TestARestartOnAnInheritedSocketRefusesNobody(t *testing.T) {
 	var talkers sync.WaitGroup
 	for n := range 8 {
 		talkers.Go(func() {
-			// A connection for each request, since those that are idle when the process
-			// ends are closed.
-			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+			// Half of them keep their connection, half connect for each request.
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: n%2 == 0}, Timeout: time.Minute}
+			defer client.CloseIdleConnections()
 			for {
 				select {
 				case <-over:

@@ -115,7 +115,7 @@ func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
 		return nil, err
 	}
 	g.clients = g.proxy.Server()
-	g.clients.ConnState = g.connections.note
+	g.clients.Handler, g.clients.ConnState = g.connections.serve(g.proxy), g.connections.note
 
 	console, err := web.New(web.Options{
 		Pools:         g.consolePools,

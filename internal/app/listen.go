@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"lmwarden/internal/pool"
@@ -103,22 +104,23 @@ func heard(models *pool.Set) bool {
 	return true
 }
 
-// lastRequests is how long a connection that was accepted just before the end has
-// to bring its request.
+// lastRequests is how long connections that are open when no further one is
+// accepted have to bring a request, which is answered and is their last.
 const lastRequests = time.Second
 
-// finish ends what clients have open: what was accepted is served, and nothing
-// more is. When ctx ends it is cut.
+// finish ends what clients have open and accepts nothing more. When ctx ends, the
+// answers that have not are cut.
 //
 // It does not leave this to Server.Shutdown, which drops requests that arrive
-// while it waits.
+// while it waits, and closes connections in which one is on its way.
 func (g *Gateway) finish(ctx context.Context) {
 	g.refuse()
-	g.clients.SetKeepAlivesEnabled(false)
+	g.connections.parting.Store(true)
 	last, cancel := context.WithTimeout(ctx, lastRequests)
-	until(last, func() bool { return g.connections.count(http.StateNew) == 0 })
+	until(last, func() bool { return g.connections.count(http.StateNew, http.StateIdle, http.StateActive) == 0 })
 	cancel()
 	g.proxy.Stopping()
+	g.clients.SetKeepAlivesEnabled(false)
 	until(ctx, func() bool { return g.connections.count(http.StateActive) == 0 })
 	if n := g.connections.count(http.StateActive); n > 0 {
 		g.log.Warn("stopped with open answers, which are cut", "answers", n, "after", g.cfg.StopTimeout.String())
@@ -126,33 +128,45 @@ func (g *Gateway) finish(ctx context.Context) {
 	g.clients.Close()
 }
 
-// connections are the clients' connections that have not brought a request yet
-// (http.StateNew) or have one under way (http.StateActive).
+// connections are those of the clients.
 type connections struct {
+	// parting makes the next answer on each the last one.
+	parting atomic.Bool
+
 	mu    sync.Mutex
-	state map[net.Conn]http.ConnState // guarded by mu
+	state map[net.Conn]http.ConnState // guarded by mu; of those that are open
 }
 
 // note suits http.Server.ConnState.
 func (c *connections) note(conn net.Conn, s http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s == http.StateNew || s == http.StateActive {
-		c.state[conn] = s
-	} else {
+	if s == http.StateClosed || s == http.StateHijacked {
 		delete(c.state, conn)
+	} else {
+		c.state[conn] = s
 	}
 }
 
-func (c *connections) count(s http.ConnState) (n int) {
+func (c *connections) count(states ...http.ConnState) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, is := range c.state {
-		if is == s {
+	for _, s := range c.state {
+		if slices.Contains(states, s) {
 			n++
 		}
 	}
 	return n
+}
+
+// serve is h for these connections.
+func (c *connections) serve(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c.parting.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // until polls until it is so, or ctx ends.

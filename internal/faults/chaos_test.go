@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"runtime"
@@ -38,8 +39,10 @@ type chaos struct {
 	tap    *tap
 	box    []*simulated
 	config *config.Config
-	books  *books
-	log    *record // of the gateway, without its requests
+	// The sockets outlive the lives of the gateway, as those of a service manager do.
+	clientsSocket, adminSocket *net.TCPListener
+	books                      *books
+	log                        *record // of the gateway, without its requests
 
 	// policy counts as simulated.disturbed does: odd while it is being changed.
 	policy          atomic.Int64
@@ -171,15 +174,42 @@ func (c *chaos) launch() error {
 	if err != nil {
 		return err
 	}
-	if err := g.Start(); err != nil {
+	var on app.Listeners
+	if on.Clients, err = another(c.clientsSocket); err != nil {
+		return err
+	}
+	if on.Admin, err = another(c.adminSocket); err != nil {
+		return err
+	}
+	if err := g.StartOn(on); err != nil {
 		return err
 	}
 	c.g = g
 	return nil
 }
 
+// another is a listener on the same socket, which ends by itself.
+func another(l *net.TCPListener) (net.Listener, error) {
+	file, err := l.File()
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return net.FileListener(file)
+}
+
+// socket opens a socket for all lives of the gateway.
+func socket(t *testing.T) *net.TCPListener {
+	t.Helper()
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
 // restart ends the gateway's life gracefully and begins another on the same
-// address.
+// sockets.
 func (c *chaos) restart() {
 	c.life.Lock()
 	defer c.life.Unlock()
@@ -220,6 +250,7 @@ func TestChaos(t *testing.T) {
 		log:      &record{most: 16 << 10},
 	}
 	c.books.Handler = slog.NewJSONHandler(c.log, nil)
+	c.clientsSocket, c.adminSocket = socket(t), socket(t)
 	for _, ranks := range []int{2, 1, 1, 1} {
 		first := 0
 		for _, s := range c.box {
@@ -251,6 +282,8 @@ func TestChaos(t *testing.T) {
 	if err := c.g.Stop(); err != nil {
 		t.Errorf("stop: %v", err)
 	}
+	c.clientsSocket.Close()
+	c.adminSocket.Close()
 	for _, s := range c.box {
 		s.kill()
 	}
@@ -264,7 +297,7 @@ func TestChaos(t *testing.T) {
 
 func (c *chaos) configuration() *config.Config {
 	cfg := config.Default()
-	cfg.Listen, cfg.Admin.Listen, cfg.Data = freeAddress(c.t), freeAddress(c.t), c.t.TempDir()
+	cfg.Listen, cfg.Admin.Listen, cfg.Data = c.clientsSocket.Addr().String(), c.adminSocket.Addr().String(), c.t.TempDir()
 	cfg.ScrapeInterval = config.Duration(100 * time.Millisecond)
 	cfg.StopTimeout = config.Duration(10 * time.Second)
 	cfg.Timeouts.FirstByte, cfg.Timeouts.StreamIdle = config.Duration(5*time.Second), config.Duration(5*time.Second)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -130,6 +131,9 @@ func (k *talker) turn(d dialect, body string, stream, usage bool, headers []stri
 	}
 	before, calm := c.calm(home)
 	a, err := c.ask(ctx, d.path, body, append(slices.Clone(headers), "X-Request-Id", id))
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		c.violation(n, "the gateway refused the connection")
+	}
 	f := classify(d, stream, a, err)
 	if f != good && ctx.Err() != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -262,7 +266,7 @@ func withoutUsage(body string) string {
 	return strings.Join(slices.DeleteFunc(events, func(e string) bool { return strings.Contains(e, `"choices":[],`) }), "")
 }
 
-// ask is gateway.ask for a gateway that may be away.
+// ask is gateway.ask for a gateway that may end under it.
 func (c *chaos) ask(ctx context.Context, path, body string, headers []string) (answer, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+path, strings.NewReader(body))
 	if err != nil {
