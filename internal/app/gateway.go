@@ -30,6 +30,7 @@ type Gateway struct {
 	table   *session.Table
 	store   *store // nil when nothing is kept
 	history *stats.Store
+	events  *web.EventLog
 	proxy   *proxy.Handler
 	clients *http.Server
 	admin   *http.Server
@@ -54,6 +55,7 @@ func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
 	g := &Gateway{
 		cfg: cfg, log: log, failed: make(chan error, 2),
 		connections: connections{state: map[net.Conn]http.ConnState{}},
+		reloads:     reloads{current: cfg, at: time.Now()},
 	}
 	var err error
 	g.table, err = session.New(session.Options{
@@ -117,22 +119,7 @@ func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
 	g.clients = g.proxy.Server()
 	g.clients.Handler, g.clients.ConnState = g.connections.serve(g.proxy), g.connections.note
 
-	console, err := web.New(web.Options{
-		Pools:         g.consolePools,
-		Conversations: g.table,
-		Metrics:       telemetry.Handler(registry, log),
-		Log:           log,
-		Version:       v,
-		Hosts:         cfg.Admin.Hosts,
-		DefaultAlias:  config.DefaultAlias,
-		Warnings:      g.warnings,
-		Ready:         g.ready,
-		Unassigned:    g.models.Unassigned,
-		Tokens: func(model string) web.Tokens {
-			t := metrics.Tokens(model)
-			return web.Tokens{Cached: t.Cached, Computed: t.Computed, Unmeasured: t.Unmeasured}
-		},
-	})
+	console, err := g.newConsole(metrics, telemetry.Handler(registry, log))
 	if err != nil {
 		return nil, err
 	}
@@ -179,31 +166,6 @@ func openListeners(cfg *config.Config) []string {
 	return all
 }
 
-// consolePools are the pools for the console. What an operator does to a
-// conversation is noted in the table, so that it is saved.
-func (g *Gateway) consolePools() []web.Pool {
-	pools := web.PoolsOf(g.models)()
-	for i, p := range pools {
-		pools[i] = notedPool{p, g.table}
-	}
-	return pools
-}
-
-type notedPool struct {
-	web.Pool
-	table *session.Table
-}
-
-func (p notedPool) Release(k session.Key) bool {
-	defer p.table.Changed(k)
-	return p.Pool.Release(k)
-}
-
-func (p notedPool) Move(k session.Key, replica int) error {
-	defer p.table.Changed(k)
-	return p.Pool.Move(k, replica)
-}
-
 // ready says why the gateway takes no requests; nil when it does.
 func (g *Gateway) ready() error {
 	if g.stopping.Load() {
@@ -234,6 +196,7 @@ func (g *Gateway) StartOn(on Listeners) error {
 	g.running.Go(func() { g.expire(ctx) })
 	g.running.Go(func() { g.history.Run(ctx) })
 	g.running.Go(func() { sample(ctx, g.history, g.models) })
+	g.running.Go(func() { g.events.Watch(ctx) })
 	if g.store != nil {
 		g.running.Go(func() { g.store.run(ctx, g.models) })
 	}

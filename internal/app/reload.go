@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"lmwarden/internal/config"
 )
@@ -13,8 +14,10 @@ import (
 // reloads is what came of the configurations that a running gateway was given.
 // Guarded by Gateway.mu.
 type reloads struct {
-	failed  error    // of the last one, nil when it was taken
-	waiting []string // keys of the last one that is in force that wait for a restart
+	current *config.Config // the last one that was taken; what waits for a restart is in it
+	at      time.Time      // when
+	failed  error          // of the last one, nil when it was taken
+	waiting []string       // keys of the last one that is in force that wait for a restart
 }
 
 // Reload reads a configuration and puts its models in force without a break:
@@ -22,11 +25,13 @@ type reloads struct {
 // restart, which the log and the pages say. A configuration that cannot be read
 // or put in force changes nothing; that is logged, shown, and returned.
 func (g *Gateway) Reload(ctx context.Context, read func() (*config.Config, error)) error {
-	changes, waiting, err := g.reload(ctx, read)
+	cfg, changes, waiting, err := g.reload(ctx, read)
 	if err != nil {
 		g.log.Error("configuration not reloaded: the former one stays in force", "error", err.Error())
+		g.events.Add("bad", "", "The configuration was not reloaded; the former one stays in force.")
 	} else {
 		g.log.Info("configuration reloaded", "changes", orNone(changes))
+		g.events.Add("info", "", "Configuration reloaded; changes: "+orNone(changes)+".")
 		if len(waiting) > 0 {
 			g.log.Warn("part of the configuration waits for a restart", "keys", strings.Join(waiting, ", "))
 		}
@@ -35,24 +40,23 @@ func (g *Gateway) Reload(ctx context.Context, read func() (*config.Config, error
 	defer g.mu.Unlock()
 	g.reloads.failed = err
 	if err == nil {
-		g.reloads.waiting = waiting
+		g.reloads.waiting, g.reloads.current, g.reloads.at = waiting, cfg, time.Now()
 	}
 	return err
 }
 
-func (g *Gateway) reload(ctx context.Context, read func() (*config.Config, error)) (changes, waiting []string, err error) {
-	cfg, err := read()
-	if err != nil {
-		return nil, nil, err
+func (g *Gateway) reload(ctx context.Context, read func() (*config.Config, error)) (cfg *config.Config, changes, waiting []string, err error) {
+	if cfg, err = read(); err != nil {
+		return nil, nil, nil, err
 	}
 	models, err := poolOptions(cfg, g.log)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if changes, err = g.models.Reconfigure(ctx, models); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return changes, needRestart(g.cfg, cfg), nil
+	return cfg, changes, needRestart(g.cfg, cfg), nil
 }
 
 // atOnce are the keys that a reload puts in force. All others are read once, when

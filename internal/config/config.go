@@ -178,6 +178,9 @@ func Default() *Config {
 	}
 }
 
+// File is what the configuration was read from, empty when flags made it.
+func (c *Config) File() string { return c.source.name }
+
 // Fill gives every model the default of each field that is not set. Parse does
 // so itself; a Config whose models come from flags needs the call.
 func (c *Config) Fill() {

@@ -94,6 +94,19 @@ type fieldError struct{ message string }
 
 func (e *fieldError) Error() string { return e.message }
 
+// cursorOf reads the parameter before: where the last page of turns ended.
+func cursorOf(q url.Values) (int64, error) {
+	text := q.Get("before")
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("before %q: must be what a list of turns gave as next", text)
+	}
+	return n, nil
+}
+
 // limitOf reads the parameter limit: a whole number from 1 to most.
 func limitOf(q url.Values, otherwise, most int) (int, error) {
 	text := q.Get("limit")
@@ -119,6 +132,9 @@ func (p percent) MarshalJSON() ([]byte, error) {
 }
 
 func (p percent) known() bool { return p >= 0 && !math.IsInf(float64(p), 0) }
+
+// unknownPercent is a share that is not known.
+var unknownPercent = percent(math.NaN())
 
 // share is part of whole as a percent, not known when there is no whole.
 func share(part, whole int64) percent {
@@ -159,4 +175,15 @@ func (s stamp) MarshalJSON() ([]byte, error) {
 		return []byte("null"), nil
 	}
 	return json.Marshal(t.UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano))
+}
+
+// number is any figure; NaN and infinite ones are null.
+type number float64
+
+func (n number) MarshalJSON() ([]byte, error) {
+	f := float64(n)
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return []byte("null"), nil
+	}
+	return strconv.AppendFloat(nil, math.Round(f*1e4)/1e4, 'f', -1, 64), nil
 }

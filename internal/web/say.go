@@ -2,6 +2,7 @@ package web
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -318,13 +319,19 @@ type decisionRow struct {
 	Reason, Conversation string
 	Replica, Colour      string
 	Why                  string
+	Path                 string // of the conversation, or empty
+	RequestID            string
+	Compared             []string // the candidates, one sentence each
 }
 
 func decisionRowOf(e pool.Receipt, replicas int) decisionRow {
 	d := e.Decision
 	out := decisionRow{
 		Time: e.Time.UTC(), Reason: string(d.Reason), Conversation: e.Conversation,
-		Replica: replicaLabel(d.Replica), Colour: "rep",
+		Replica: replicaLabel(d.Replica), Colour: "rep", RequestID: e.RequestID,
+	}
+	if e.Conversation != "" {
+		out.Path = conversationPath(e.Conversation)
 	}
 	if d.Replica >= 0 {
 		out.Colour = replicaColour(d.Replica, replicas)
@@ -332,6 +339,8 @@ func decisionRowOf(e pool.Receipt, replicas int) decisionRow {
 	compared := ""
 	for _, c := range d.Candidates {
 		compared += " " + strconv.Itoa(c.InFlight)
+		out.Compared = append(out.Compared, fmt.Sprintf("replica %d: %d in flight, KV %s, %s", c.Replica, c.InFlight, percent(100*c.KVUsed),
+			plural(c.LiveConversations, "1 live conversation", "%d live conversations")+" of "+tokens(c.LiveTokens)+" tokens"))
 	}
 	if compared != "" {
 		compared = "; in flight" + compared
@@ -370,4 +379,32 @@ func replicaLabel(index int) string {
 		return "engine"
 	}
 	return strconv.Itoa(index)
+}
+
+// compact shortens an amount for an axis or a tile: 0, 0.4, 12, 12.4k, 3.1M.
+func compact(f float64) string {
+	switch {
+	case math.IsNaN(f) || math.IsInf(f, 0):
+		return dash
+	case f != 0 && math.Abs(f) < 10:
+		return strconv.FormatFloat(math.Round(f*10)/10, 'f', -1, 64)
+	case f >= 1e9:
+		return strconv.FormatFloat(f/1e9, 'f', 1, 64) + "G"
+	}
+	return tokens(int64(math.Round(f)))
+}
+
+// seconds writes a time for people: 12 ms, 0.38 s, 12.5 s, 3 min.
+func seconds(f float64) string {
+	switch {
+	case math.IsNaN(f) || f < 0:
+		return dash
+	case f < 0.1:
+		return strconv.FormatFloat(math.Round(f*1000), 'f', 0, 64) + " ms"
+	case f < 10:
+		return strconv.FormatFloat(math.Round(f*100)/100, 'f', -1, 64) + " s"
+	case f < 120:
+		return strconv.FormatFloat(math.Round(f*10)/10, 'f', -1, 64) + " s"
+	}
+	return span(time.Duration(f * float64(time.Second)))
 }

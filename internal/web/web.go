@@ -1,9 +1,13 @@
 // Package web is the admin listener: the console's pages, the admin API in JSON
 // and the probes. It shows what pools and the conversation table say and passes
-// an operator's wishes on to them; it decides nothing and keeps nothing.
+// an operator's wishes on to them; it decides nothing, and keeps nothing but the
+// latest events (EventLog).
 //
-// Where to look: pools.go is what it needs of the rest, guard.go is who may ask,
-// api.go and its neighbours are the API, page.go and its neighbours the pages.
+// Where to look: pools.go and history.go are what it needs of the rest, guard.go
+// is who may ask,
+// web.go has the table of routes, api.go and its neighbours are the API, page.go
+// and its neighbours the pages, chart.go draws, say.go and notes.go find the
+// words.
 package web
 
 import (
@@ -49,6 +53,17 @@ type Options struct {
 	Unassigned func() []pool.ServerView
 	// Tokens tells what a model's engines counted. Nil means not known.
 	Tokens func(model string) Tokens
+	// History is what became of finished requests. Nil means that none is kept.
+	History History
+	// Events lists at most n events, the newest first. Nil means that none are
+	// known.
+	Events func(n int) []Event
+	// Settings is what the gateway runs with. Nil means not known.
+	Settings func() Settings
+	// ClientURL is the address for clients. Nil means the default one.
+	ClientURL func() string
+	// Benchmarks is a folder of measurements; empty means that there is none.
+	Benchmarks string
 	// Cancel ends the open requests of a conversation and says how many there
 	// were. Nil means that the gateway cannot.
 	Cancel func(session.Key) int
@@ -65,10 +80,12 @@ type Tokens struct {
 
 // Handler serves the admin listener.
 type Handler struct {
-	o       Options
-	pages   *template.Template
-	started time.Time
-	serve   http.Handler
+	o          Options
+	pages      *template.Template
+	started    time.Time
+	history    *sharedHistory
+	benchmarks benchmarks
+	serve      http.Handler
 }
 
 //go:embed templates static
@@ -89,7 +106,13 @@ func New(o Options) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Handler{o: o, pages: pages, started: o.Now()}
+	if o.History == nil {
+		o.History = noHistory{}
+	}
+	h := &Handler{
+		o: o, pages: pages, started: o.Now(),
+		history: &sharedHistory{History: o.History}, benchmarks: benchmarks{folder: o.Benchmarks},
+	}
 	mux, err := h.routes()
 	if err != nil {
 		return nil, err
@@ -100,9 +123,60 @@ func New(o Options) (*Handler, error) {
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.serve.ServeHTTP(w, r) }
 
-// routes puts every route into a mux. A name of a model may hold slashes, as
-// those of Hugging Face do, so routes below a model take the rest of the path
-// and split it themselves.
+// route is one address of the listener. API routes have a path as the API's
+// description writes it.
+type route struct {
+	path    string
+	methods []string
+	serve   http.HandlerFunc
+}
+
+// table lists all addresses. A name of a model may hold slashes, as those of
+// Hugging Face do, so what is below a model is split by oneModel, which the mux
+// sends the rest of the path.
+func (h *Handler) table() []route {
+	get, post := []string{"GET"}, []string{"POST"}
+	return []route{
+		{"/{$}", get, h.overviewPage},
+		{"/models", get, h.modelsPage},
+		{"/models/{name...}", get, h.modelPage},
+		{"/conversations", get, h.conversationsPage},
+		{"/conversations/{id}", get, h.conversationPage},
+		{"/stats", get, h.statsPage},
+		{"/benchmarks", get, h.benchmarksPage},
+		{"/benchmarks/{run}", get, h.benchmarkPage},
+		{"/benchmarks/{run}/{figure}", get, h.benchmarkFigure},
+		{"/settings", get, h.settingsPage},
+		{"/connect", get, h.connectPage},
+
+		{"/healthz", get, h.healthz},
+		{"/readyz", get, h.readyz},
+		{"/metrics", get, h.o.Metrics.ServeHTTP},
+
+		{"/api/overview", get, h.getOverview},
+		{"/api/models", get, h.listModels},
+		{"/api/models/{name}", []string{"GET", "PATCH"}, h.oneModel},
+		{"/api/models/{name}/replicas/{index}/drain", post, h.oneModel},
+		{"/api/models/{name}/replicas/{index}/resume", post, h.oneModel},
+		{"/api/decisions", get, h.listDecisions},
+		{"/api/conversations", get, h.listConversations},
+		{"/api/conversations/{id}", get, h.getConversation},
+		{"/api/conversations/{id}/release", post, h.releaseConversation},
+		{"/api/conversations/{id}/move", post, h.moveConversation},
+		{"/api/conversations/{id}/cancel", post, h.cancelConversation},
+		{"/api/stats/tokens", get, h.getTokens},
+		{"/api/stats/requests", get, h.getRequests},
+		{"/api/stats/moves", get, h.getMoves},
+		{"/api/stats/causes", get, h.getCauses},
+		{"/api/stats/replicas", get, h.getReplicaHistory},
+		{"/api/benchmarks", get, h.listBenchmarks},
+		{"/api/benchmarks/{run}", get, h.getBenchmark},
+		{"/api/settings", get, h.getSettings},
+		{"/api/openapi.json", get, h.getDescription},
+	}
+}
+
+// routes puts every route into a mux.
 func (h *Handler) routes() (*http.ServeMux, error) {
 	static, err := newAssets(files, "static")
 	if err != nil {
@@ -110,27 +184,21 @@ func (h *Handler) routes() (*http.ServeMux, error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", only(http.HandlerFunc(h.pageNotFound), "GET"))
-	mux.Handle("/{$}", only(http.HandlerFunc(h.overviewPage), "GET"))
-	mux.Handle("/models/{name...}", only(http.HandlerFunc(h.modelPage), "GET"))
 	mux.Handle("/static/", only(static, "GET"))
-
-	mux.Handle("/healthz", only(http.HandlerFunc(h.healthz), "GET"))
-	mux.Handle("/readyz", only(http.HandlerFunc(h.readyz), "GET"))
-	mux.Handle("/metrics", only(h.o.Metrics, "GET"))
-
 	mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusNotFound, "no such route: %s", r.URL.Path)
 	})
-	mux.Handle("/api/models", only(http.HandlerFunc(h.listModels), "GET"))
-	mux.HandleFunc("/api/models/{rest...}", h.oneModel)
-	mux.Handle("/api/decisions", only(http.HandlerFunc(h.listDecisions), "GET"))
-	mux.Handle("/api/conversations", only(http.HandlerFunc(h.listConversations), "GET"))
-	mux.Handle("/api/conversations/{id}", only(http.HandlerFunc(h.getConversation), "GET"))
-	mux.Handle("/api/conversations/{id}/release", only(http.HandlerFunc(h.releaseConversation), "POST"))
-	mux.Handle("/api/conversations/{id}/move", only(http.HandlerFunc(h.moveConversation), "POST"))
-	mux.Handle("/api/conversations/{id}/cancel", only(http.HandlerFunc(h.cancelConversation), "POST"))
+	mux.HandleFunc(belowModels, h.oneModel)
+	for _, r := range h.table() {
+		if !strings.HasPrefix(r.path, "/api/models/") {
+			mux.Handle(r.path, only(r.serve, r.methods...))
+		}
+	}
 	return mux, nil
 }
+
+// belowModels is where the mux finds every route below a model.
+const belowModels = "/api/models/{rest...}"
 
 // only refuses other methods. GET includes HEAD.
 func only(next http.Handler, methods ...string) http.Handler {

@@ -1,8 +1,9 @@
 // @ts-check
-// The console's only script. It fetches the page again each second and changes
-// the document where the new page differs, so that focus, a half-typed number
-// and the pointer's target stay; it sends the buttons' and forms' wishes to the
-// API; it keeps the choice of a theme.
+// The console's only script. It fetches the page again as often as the page says
+// and changes the document where the new page differs, so that focus, a
+// half-typed number, an open table and the pointer's target stay; it sends the
+// buttons' and forms' wishes to the API; it reads charts out at the cursor; it
+// keeps the choice of a theme. Everything that is shown comes from the server.
 "use strict";
 
 const themes = ["system", "light", "dark"];
@@ -25,18 +26,44 @@ function storedTheme() {
 // Before the body exists, so that the page does not flash in the other theme.
 applyTheme(storedTheme());
 
+/** @type {Record<string, Intl.DateTimeFormatOptions>} */
+const forms = {
+  clock: { hour: "2-digit", minute: "2-digit", second: "2-digit" },
+  minute: { hour: "2-digit", minute: "2-digit" },
+  day: { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" },
+  date: { day: "numeric", month: "short" },
+  full: { day: "numeric", month: "long", year: "numeric", hour: "2-digit", minute: "2-digit", timeZoneName: "short" },
+};
+/** @type {Map<string, Intl.DateTimeFormat>} */
+const formats = new Map();
+
+/**
+ * A time in the viewer's zone.
+ * @param {string | null | undefined} stamp
+ * @param {string} form a key of forms
+ */
+function local(stamp, form) {
+  const at = new Date(stamp ?? "");
+  if (Number.isNaN(at.valueOf())) return "";
+  let format = formats.get(form);
+  if (!format) formats.set(form, (format = new Intl.DateTimeFormat("en-GB", forms[form])));
+  return format.format(at);
+}
+
 /**
  * Shows times in the viewer's zone.
  * @param {Document} doc
  */
 function localTimes(doc) {
-  for (const t of doc.querySelectorAll("time[datetime]")) {
-    const at = new Date(t.getAttribute("datetime") ?? "");
-    if (Number.isNaN(at.valueOf())) continue;
-    t.textContent = t.hasAttribute("data-clock")
-      ? at.toLocaleTimeString("en-GB")
-      : at.toLocaleString("en-GB", { day: "numeric", month: "long", year: "numeric", hour: "2-digit", minute: "2-digit", timeZoneName: "short" });
+  for (const t of doc.querySelectorAll("time[datetime]:not([data-ago])")) {
+    const form = ["clock", "day"].find((f) => t.hasAttribute(`data-${f}`)) ?? "full";
+    t.textContent = local(t.getAttribute("datetime"), form) || t.textContent;
   }
+  for (const t of doc.querySelectorAll("text[data-time]")) {
+    t.textContent = local(t.getAttribute("data-time"), t.hasAttribute("data-date") ? "date" : "minute") || t.textContent;
+  }
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (zone) for (const z of doc.querySelectorAll("[data-zone]")) z.textContent = `${zone.replaceAll("_", " ")} time`;
 }
 
 /**
@@ -53,8 +80,9 @@ function morph(from, to) {
     if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
     return;
   }
+  if (from.matches(".readout")) return; // the cursor's own
   for (const { name } of [...from.attributes]) {
-    if (!to.hasAttribute(name)) from.removeAttribute(name);
+    if (!to.hasAttribute(name) && !(name === "open" && from.nodeName === "DETAILS")) from.removeAttribute(name);
   }
   for (const { name, value } of to.attributes) {
     if (from.getAttribute(name) !== value) from.setAttribute(name, value);
@@ -66,6 +94,8 @@ function morph(from, to) {
 
 /** @param {string} id */
 const byID = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+
+const every = () => Number(byID("content").dataset.refresh) || 0;
 
 let updated = Date.now(); // of the last page that arrived
 let timer = 0;
@@ -81,23 +111,57 @@ async function refresh() {
     const next = new DOMParser().parseFromString(await answer.text(), "text/html");
     localTimes(next);
     morph(byID("content"), /** @type {Element} */ (next.getElementById("content")));
+    for (const plot of document.querySelectorAll(".plot[data-at]")) point(plot, Number(plot.getAttribute("data-at")));
     updated = Date.now();
   } catch {
     // showAge says so.
   }
   asking = false;
   showAge();
-  if (!document.hidden) timer = setTimeout(refresh, 1000);
+  if (!document.hidden && every()) timer = setTimeout(refresh, every());
 }
 
 function showAge() {
   const seconds = Math.round((Date.now() - updated) / 1000);
-  const broken = seconds > 4;
+  const broken = every() > 0 && seconds > 3 + every() / 1000;
   document.documentElement.toggleAttribute("data-broken", broken);
-  byID("live-text").textContent = broken ? "no connection" : `live · updated ${seconds} s ago`;
+  if (every()) byID("live-text").textContent = broken ? "no connection" : `live · updated ${seconds} s ago`;
   byID("feed").hidden = !broken;
   // Hidden from screen readers, which would say it each second.
   byID("feed-age").textContent = `Last update ${seconds} s ago`;
+}
+
+/**
+ * Moves a chart's cursor to a column and reads it out; without one it leaves.
+ * @param {Element} plot
+ * @param {number} column
+ */
+function point(plot, column) {
+  const hits = plot.querySelectorAll(".hit");
+  for (const h of plot.querySelectorAll(".hit.at")) h.classList.remove("at");
+  const readout = plot.parentElement?.querySelector(".readout");
+  const hit = hits[column];
+  if (!hit || !readout) {
+    plot.removeAttribute("data-at");
+    if (readout) readout.textContent = "";
+    return;
+  }
+  plot.setAttribute("data-at", String(column));
+  hit.classList.add("at");
+  const time = hit.getAttribute("data-time");
+  readout.textContent = (time ? `${local(time, "day")} · ` : "") + hit.getAttribute("data-say");
+}
+
+/**
+ * Moves the cursors of all charts that share the axis of one.
+ * @param {Element} plot
+ * @param {number} column
+ */
+function pointAll(plot, column) {
+  const columns = plot.querySelectorAll(".hit").length;
+  for (const other of document.querySelectorAll(".plot")) {
+    if (other.querySelectorAll(".hit").length === columns) point(other, column);
+  }
 }
 
 /**
@@ -153,12 +217,33 @@ document.addEventListener("DOMContentLoaded", () => {
     const form = e.target;
     if (!(form instanceof HTMLFormElement) || !form.dataset.field) return;
     e.preventDefault();
+    if (form.dataset.ask && !confirm(form.dataset.ask)) return;
     const value = String(new FormData(form).get("value")).trim();
-    send(form, JSON.stringify({ [form.dataset.field]: value === "auto" ? value : Number(value) }));
+    send(form, JSON.stringify({ [form.dataset.field]: /^[0-9]+$/.test(value) ? Number(value) : value }));
+  });
+  document.addEventListener("pointermove", (e) => {
+    const hit = e.target instanceof Element ? e.target.closest(".hit") : null;
+    const plot = hit?.closest(".plot");
+    if (hit && plot) pointAll(plot, [...plot.querySelectorAll(".hit")].indexOf(hit));
+  });
+  document.addEventListener("keydown", (e) => {
+    const plot = e.target instanceof Element ? e.target.closest(".plot") : null;
+    if (!plot) return;
+    const last = plot.querySelectorAll(".hit").length - 1;
+    const at = plot.hasAttribute("data-at") ? Number(plot.getAttribute("data-at")) : last + 1;
+    /** @type {Record<string, number>} */
+    const to = { ArrowLeft: Math.max(at - 1, 0), ArrowRight: Math.min(at + 1, last), Home: 0, End: last, Escape: -1 };
+    if (!(e.key in to)) return;
+    e.preventDefault();
+    pointAll(plot, to[e.key]);
+  });
+  document.addEventListener("pointerout", (e) => {
+    const plot = e.target instanceof Element ? e.target.closest(".plot") : null;
+    if (plot && !(e.relatedTarget instanceof Node && plot.contains(e.relatedTarget)) && document.activeElement !== plot) pointAll(plot, -1);
   });
   document.addEventListener("visibilitychange", () => {
-    if (!document.hidden) refresh();
+    if (!document.hidden && every()) refresh();
   });
   setInterval(showAge, 1000);
-  timer = setTimeout(refresh, 1000);
+  if (every()) timer = setTimeout(refresh, every());
 });

@@ -1,0 +1,356 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"lmwarden/internal/pool"
+	"lmwarden/internal/routing"
+	"lmwarden/internal/stats"
+)
+
+// modelPage is the page of one model.
+type modelPage struct {
+	page
+	Card       card
+	Facts      []string
+	Answers    []string // further names
+	Default    string   // the alias that maps here by default
+	Policies   []filterLink
+	Notes      []note
+	Say        []sentence
+	Held       string // on requests that wait at the gateway, or empty
+	Since      time.Time
+	WorkingSet workingSet
+	Servers    []serverFacts
+	Hour       modelHour
+	Reasons    []filterLink
+	Decisions  []decisionRow
+}
+
+// modelHour is a model's last hour; Known is false without a history.
+type modelHour struct {
+	Known              bool
+	Span               string // as in "in the last hour"
+	Prompt, Completion chart
+	Latency            chart
+	Quantiles          []quantileRow
+	Scatter            scatter
+	KV                 chart // no columns with more replicas than there are colours
+	Moves              []moveRow
+	Moved              string // how many in all, as a sentence
+	Causes             []causeRow
+}
+
+type quantileRow struct{ Label, Count, P50, P95, P99 string }
+
+// moveRow is one way that requests took away from their home.
+type moveRow struct {
+	From, To             string
+	FromColour, ToColour string
+	Reason, Why, Count   string
+}
+
+// causeRow is what one cause made replicas read again.
+type causeRow struct {
+	Cause, Explain, Turns, Reread string
+	Share                         bar
+}
+
+func (h *Handler) modelPage(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	p, known := h.find(name)
+	if p == nil {
+		h.notFound(w, r, noSuchModel(name, known))
+		return
+	}
+	reason := r.URL.Query().Get("reason")
+	if reason != "" && !slices.Contains(reasons[:], routing.Reason(reason)) {
+		h.badRequest(w, r, fmt.Errorf("reason %q: must be one of %s", reason, reasonNames()))
+		return
+	}
+	v := p.View()
+	var tokens Tokens
+	if h.o.Tokens != nil {
+		tokens = h.o.Tokens(v.Name)
+	}
+	m := modelPage{
+		page: h.page(r, navModels, v.Name, "/api/models/"+url.PathEscape(v.Name)), Card: cardOf(v, true), Facts: factsOf(v), Since: v.Since,
+		Notes: notesOf(v, tokens), WorkingSet: workingSetOf(v), Servers: serversOf(v.Servers),
+	}
+	if len(known) == 1 && slices.Contains(v.Aliases, h.o.DefaultAlias) {
+		m.Default = h.o.DefaultAlias
+	}
+	for _, a := range v.Aliases {
+		if a != m.Default {
+			m.Answers = append(m.Answers, a)
+		}
+	}
+	for _, name := range routing.Policies() {
+		m.Policies = append(m.Policies, filterLink{Label: name, On: name == v.Routing.Policy})
+	}
+	if v.Waiting > 0 {
+		m.Held = plural(v.Waiting, "1 request waits", "%d requests wait") + " at the gateway until a replica takes it on."
+	}
+	var measured memory
+	m.Hour, measured = h.modelHour(r.Context(), v)
+	if s, ok := measured.sentence(v); ok {
+		m.Say = append(sayOf(v, Tokens{}), s)
+	} else {
+		m.Say = sayOf(v, tokens)
+	}
+	m.Reasons = append(m.Reasons, filterLink{"all", m.Card.Path + "#decisions", reason == ""})
+	for _, name := range reasons {
+		m.Reasons = append(m.Reasons, filterLink{string(name), m.Card.Path + "?reason=" + string(name) + "#decisions", string(name) == reason})
+	}
+	const shown = 15
+	look := shown
+	if reason != "" {
+		look = maxDecisions
+	}
+	for _, e := range p.Receipts(look) {
+		if reason == "" || string(e.Decision.Reason) == reason {
+			m.Decisions = append(m.Decisions, decisionRowOf(e, len(v.Replicas)))
+		}
+		if len(m.Decisions) == shown {
+			break
+		}
+	}
+	h.render(w, r, http.StatusOK, "model.html", m)
+}
+
+// reasons are those of a decision, in the order of the filter.
+var reasons = [...]routing.Reason{routing.Placed, routing.Stayed, routing.Spilled, routing.Moved, routing.Pinned, routing.Unbound, routing.Off, routing.Engine}
+
+func reasonNames() string {
+	var names []string
+	for _, r := range reasons {
+		names = append(names, string(r))
+	}
+	return strings.Join(names, ", ")
+}
+
+// memory is what the estimate of routing without memory is made from.
+type memory struct {
+	words            string // the range, as in "in the last hour"
+	cached, measured int64  // prompt tokens
+	requests         int64
+}
+
+// sentence compares the cached share with what a random choice of the replica
+// would give. The estimate: a turn finds its own history at one replica of R, so
+// 1/R of what was cached beyond the prefix that all conversations share, and that
+// prefix everywhere. What earlier turns left at other replicas is left out, as is
+// the room that the copies take there; the two work against each other.
+func (m memory) sentence(v pool.View) (sentence, bool) {
+	replicas := len(v.Replicas)
+	if m.measured <= 0 {
+		return sentence{}, false
+	}
+	s := sentence{capital(m.words) + " " + about(share(m.cached, m.measured)), " of prompt tokens came from the cache"}
+	if replicas < 2 || v.Routing.Policy == off {
+		s.Rest += "."
+		return s, true
+	}
+	s.Rest += fmt.Sprintf("; routing without memory would give about %s (a turn finds its history at one of %d replicas", about(share(m.withoutMemory(v), m.measured)), replicas)
+	if v.Routing.WorkingSet.Shared > 0 {
+		s.Rest += fmt.Sprintf(", the %s tokens that all share at each", tokens(v.Routing.WorkingSet.Shared))
+	}
+	s.Rest += ")."
+	return s, true
+}
+
+// withoutMemory is the cached tokens of the estimate.
+func (m memory) withoutMemory(v pool.View) int64 {
+	everywhere := min(max(v.Routing.WorkingSet.Shared, 0)*m.requests, m.cached)
+	return everywhere + (m.cached-everywhere)/int64(max(len(v.Replicas), 1))
+}
+
+// modelHour reads a model's last hour. What cannot be read is left out; the
+// overview says why.
+func (h *Handler) modelHour(ctx context.Context, v pool.View) (o modelHour, m memory) {
+	lately, err := h.recent(ctx, v.Name)
+	if err != nil {
+		return o, m
+	}
+	q := lately.query
+	t, total := lately.tokens.Total, lately.requests.Series[0].Total
+	o.Known, o.Span = true, lately.words
+	m = memory{words: lately.words, cached: t.Cached, measured: t.Cached + t.Computed - t.Unmeasured, requests: total.Requests}
+	o.Prompt, o.Completion = tokenCharts(frame{Height: 130}, q, lately.tokens.Series[0].Points, h.o.Now())
+	o.Latency = latencyChart(frame{Height: 110}, q, lately.requests.Series[0].Points)
+	if recent, err := h.history.Recent(ctx, v.Name, 500); err == nil {
+		o.Quantiles, o.Scatter = quantilesOf(recent), scatterOf(recent)
+	}
+	add := func(label string, q stats.Quantiles) {
+		if q.Count > 0 {
+			o.Quantiles = append(o.Quantiles, quantileRow{label, thousands(q.Count), seconds(q.P50.Seconds()), seconds(q.P95.Seconds()), seconds(q.P99.Seconds())})
+		}
+	}
+	add("Time to first byte, all", total.TTFB)
+	add("Whole answer, all", total.Duration)
+	if replicas, err := h.history.Replicas(ctx, q); err == nil {
+		o.KV = kvChart(q, replicas, len(v.Replicas))
+	}
+	if shifts, err := h.history.Shifts(ctx, q); err == nil {
+		o.Moves, o.Moved = movesOf(shifts, len(v.Replicas), lately.words)
+	}
+	if ledger, err := h.history.Ledger(ctx, q); err == nil {
+		o.Causes = causesOf(ledger)
+	}
+	return o, m
+}
+
+// wellCached is the cached share from which a turn counts as having found its
+// history: a first turn finds at most the prefix that all share.
+const wellCached = 0.6
+
+// quantilesOf splits the latest requests by what they found in the cache, since a
+// time to the first byte says little without it.
+func quantilesOf(recent []stats.Turn) []quantileRow {
+	var found, read []float64
+	for _, t := range recent {
+		if t.TTFB <= 0 || t.Cached < 0 || t.Prompt <= 0 {
+			continue
+		}
+		if float64(t.Cached) >= wellCached*float64(t.Prompt) {
+			found = append(found, t.TTFB.Seconds())
+		} else {
+			read = append(read, t.TTFB.Seconds())
+		}
+	}
+	var rows []quantileRow
+	for _, s := range []struct {
+		label  string
+		values []float64
+	}{{"Time to first byte, cached turns", found}, {"Time to first byte, first and re-read turns", read}} {
+		if len(s.values) == 0 {
+			continue
+		}
+		sort.Float64s(s.values)
+		at := func(p float64) string { return seconds(s.values[max(int(math.Ceil(p*float64(len(s.values))))-1, 0)]) }
+		rows = append(rows, quantileRow{s.label, thousands(int64(len(s.values))), at(0.5), at(0.95), at(0.99)})
+	}
+	return rows
+}
+
+// scatter is one dot a request: the cached share from left to right, the time to
+// the first byte upwards, logarithmic from 10 ms to 100 s.
+type scatter struct {
+	D     string
+	Count int
+}
+
+func scatterOf(recent []stats.Turn) scatter {
+	var s scatter
+	var d strings.Builder
+	for _, t := range recent {
+		if t.TTFB <= 0 || t.Cached < 0 || t.Prompt <= 0 {
+			continue
+		}
+		x := 100 * min(float64(t.Cached)/float64(t.Prompt), 1)
+		y := 25 * (4 - math.Log10(min(max(t.TTFB.Seconds(), 0.01), 100)/0.01))
+		fmt.Fprintf(&d, "M%s %sh0", short(math.Round(x*2)/2), short(math.Round(y*2)/2))
+		s.Count++
+	}
+	s.D = d.String()
+	return s
+}
+
+// kvChart draws how full each replica's cache was.
+func kvChart(q stats.Query, replicas []stats.ReplicaSeries, count int) chart {
+	if count > 4 || len(replicas) == 0 {
+		return chart{}
+	}
+	columns := columnsOf(q)
+	var all []series
+	for _, r := range replicas {
+		if r.Replica < 0 || r.Replica >= count {
+			continue
+		}
+		s := series{Label: "replica " + strconv.Itoa(r.Replica), Class: "line-r" + strconv.Itoa(r.Replica), Values: unknown(len(columns))}
+		for _, p := range r.Points {
+			if i := int(p.Time.Sub(q.From) / q.Step); i >= 0 && i < len(columns) && p.KVPercent >= 0 {
+				s.Values[i] = p.KVPercent
+			}
+		}
+		all = append(all, s)
+	}
+	if len(all) == 0 {
+		return chart{}
+	}
+	c := lines(frame{Height: 110, Reach: 100}, columns, func(f float64) string { return compact(f) + "%" }, 0, all...)
+	c.Summary = "KV cache in use by running requests, per replica, " + spoken(q) + "."
+	c.Caption = fmt.Sprintf("KV cache in use by running requests. From %d%% on, the engine soon evicts what idle conversations left.", evictionLine)
+	return c
+}
+
+// movesOf puts shifts into rows, the most frequent first.
+func movesOf(shifts []stats.Shift, replicas int, words string) ([]moveRow, string) {
+	const shown = 12
+	var rows []moveRow
+	var moved, spilled int64
+	for _, s := range shifts {
+		if s.Reason == string(routing.Moved) {
+			moved += s.Requests
+		} else {
+			spilled += s.Requests
+		}
+		if len(rows) == shown {
+			continue
+		}
+		row := moveRow{From: dash, To: replicaLabel(s.To), Reason: s.Reason, Why: s.Why, Count: thousands(s.Requests), FromColour: "rep", ToColour: "rep"}
+		if s.From >= 0 {
+			row.From, row.FromColour = strconv.Itoa(s.From), replicaColour(s.From, replicas)
+		}
+		if s.To >= 0 {
+			row.ToColour = replicaColour(s.To, replicas)
+		}
+		rows = append(rows, row)
+	}
+	if len(shifts) == 0 {
+		return nil, "No turn left its home " + words + "."
+	}
+	return rows, fmt.Sprintf("%s moved, %s spilled %s.", thousands(moved), thousands(spilled), words)
+}
+
+// causesOf sums the ledger by cause, the dearest first.
+func causesOf(ledger []stats.Ledger) []causeRow {
+	type sum struct{ turns, reread int64 }
+	sums := map[string]sum{}
+	var all int64
+	for _, l := range ledger {
+		s := sums[l.Cause]
+		sums[l.Cause] = sum{s.turns + l.Turns, s.reread + l.Reread}
+		all += l.Reread
+	}
+	var causes []string
+	for c := range sums {
+		causes = append(causes, c)
+	}
+	slices.SortFunc(causes, func(a, b string) int {
+		if d := sums[b].reread - sums[a].reread; d != 0 {
+			return int(max(min(d, 1), -1))
+		}
+		return strings.Compare(a, b)
+	})
+	var rows []causeRow
+	for _, c := range causes {
+		s := sums[c]
+		if s.reread == 0 {
+			continue
+		}
+		rows = append(rows, causeRow{c, causeExplained(c), thousands(s.turns), tokens(s.reread), barOf("hit", share(s.reread, all))})
+	}
+	return rows
+}
+
+func modelPath(name string) string { return "/models/" + url.PathEscape(name) }
