@@ -37,8 +37,8 @@ const (
 // engines are the engines' own counters, read regularly.
 type engines struct {
 	client *http.Client
-	now    func() time.Duration // on the clock
-	every  time.Duration
+	now    func() time.Duration // the System's time
+	every  time.Duration        // on the clock
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 
@@ -47,7 +47,7 @@ type engines struct {
 	mu   sync.Mutex
 	all  []*polled     // guarded by mu, with all that is in it
 	last time.Duration // guarded by mu: the poll before
-	busy time.Duration // guarded by mu: on the clock, sum over the replicas
+	busy time.Duration // guarded by mu: sum over the replicas
 }
 
 // polled is one engine.

@@ -157,7 +157,7 @@ func (s *System) discover(ctx context.Context) error {
 	if len(urls) == 0 && s.gateway != nil {
 		urls = s.gateway.engines()
 	}
-	s.engines = newEngines(urls, s.elapsed, s.wall(pollEvery))
+	s.engines = newEngines(urls, s.Now, s.wall(pollEvery))
 	s.engines.poll(ctx)
 	if s.places == nil {
 		s.places = s.engines.places()
@@ -271,11 +271,8 @@ func (s *System) Counters() bench.Counters {
 	return s.engines.counters()
 }
 
-// elapsed is the time on the clock since the start.
-func (s *System) elapsed() time.Duration { return time.Since(s.start) }
-
 // Now implements bench.System.
-func (s *System) Now() time.Duration { return s.system(s.elapsed()) }
+func (s *System) Now() time.Duration { return s.system(time.Since(s.start)) }
 
 // wall is how long a time of the System is on the clock, system the other way.
 func (s *System) wall(d time.Duration) time.Duration {
