@@ -29,6 +29,7 @@ type commands struct {
 	Serve    serveCommand    `cmd:"" help:"Run the gateway."`
 	Sim      simCommand      `cmd:"" help:"Run a simulated vLLM box."`
 	Demo     demoCommand     `cmd:"" help:"Simulated box, gateway and agents: shows what affinity changes, and ends."`
+	Bench    benchCommands   `cmd:"" help:"Measure routing policies live: load a running box."`
 	Simulate simulateCommand `cmd:"" help:"Measure routing policies in virtual time."`
 	Config   configCommands  `cmd:"" help:"Check or print a configuration file."`
 	Stats    statsCommands   `cmd:"" help:"The history of requests."`
@@ -58,6 +59,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			"policies": strings.Join(app.Policies(), ", "),
 			"presets":  strings.Join(app.SimPresets(), ", "),
 			"arms":     strings.Join(app.SimulatedArms(), ", "),
+			"dialects": strings.Join(app.BenchDialects(), ", "),
+			"orders":   strings.Join(app.BenchOrders(), ", "),
 			"formats":  app.ExportFormats(),
 		},
 		kong.BindTo(ctx, (*context.Context)(nil)),

@@ -56,7 +56,9 @@ type protocolFlags struct {
 	Step     *time.Duration `placeholder:"TIME" help:"Length of a step (default 180s; with --trace until its sessions have ended, as 0 says)."`
 	Drain    *time.Duration `placeholder:"TIME" help:"How long open sessions may go on after the last step; all else is cut (default 110s when the steps are the published ones, else 0)."`
 	DrainAll bool           `help:"Drain after every step."`
-	Cold     bool           `help:"Empty the caches before each further arm."`
+	Rate     float64        `placeholder:"N" help:"Open loop: N sessions begin in a minute however busy the box is, at most --sessions at once, and waits count from when they were to begin (default: a closed loop)."`
+	Cold     bool           `xor:"caches" help:"Empty the caches before each further arm; live before the first one too, where the engines can."`
+	Warm     bool           `xor:"caches" help:"An arm finds what the arm before left (default)."`
 	Fresh    bool           `help:"Draw the sizes of sessions anew for each arm; else all arms see the same sizes."`
 	Seed     uint64         `default:"1" placeholder:"N" help:"Changes sessions and chance (${default})."`
 }
@@ -66,7 +68,7 @@ type protocolFlags struct {
 // too high, so it is drained only where the published figures need it.
 func (f protocolFlags) options(trace bool) app.Protocol {
 	published := app.PublishedProtocol()
-	p := app.Protocol{Arms: f.Arms, Sessions: f.Sessions, DrainAll: f.DrainAll, Cold: f.Cold, Fresh: f.Fresh}
+	p := app.Protocol{Arms: f.Arms, Sessions: f.Sessions, DrainAll: f.DrainAll, Rate: f.Rate, Cold: f.Cold, Fresh: f.Fresh}
 	switch {
 	case f.Step != nil:
 		p.Step = *f.Step
