@@ -18,8 +18,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // noon is the present of most tests.
 var noon = time.Date(2026, 10, 4, 12, 0, 3, 0, time.UTC)
 
-// open opens a history that knows only noon, in a file or in memory.
-func open(t *testing.T, path string, adjust ...func(*Options)) *Store {
+// running is a history with its writer.
+type running struct {
+	*Store
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+// shut ends the writer as a gateway does that stops.
+func (r *running) shut() {
+	r.stop()
+	r.done.Wait()
+}
+
+// mustOpen opens a history that knows only noon. Shut ends it.
+func mustOpen(t testingT, path string, adjust ...func(*Options)) *running {
 	t.Helper()
 	o := Options{Path: path, Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return noon }}
 	for _, a := range adjust {
@@ -29,25 +42,46 @@ func open(t *testing.T, path string, adjust ...func(*Options)) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { s.Run(ctx) })
-	t.Cleanup(func() {
-		stop()
-		running.Wait()
-	})
-	if err := s.Flush(t.Context()); err != nil {
+	ctx, stop := context.WithCancel(context.Background())
+	r := &running{Store: s, stop: stop}
+	r.done.Go(func() { s.Run(ctx) })
+	if err := s.Flush(ctx); err != nil {
+		r.shut()
 		t.Fatal(err)
 	}
-	if st := s.State(); !st.OK {
-		t.Fatalf("the history does not open: %s", st.Sentence)
-	}
-	return s
+	return r
 }
 
-func inFile(t *testing.T) string { return filepath.Join(t.TempDir(), "sub folder", "history?100%.db") }
+// testingT is what tests and property tests have in common.
+type testingT interface {
+	Helper()
+	Fatal(...any)
+}
 
-func add(t *testing.T, s *Store, records ...Record) {
+// open is mustOpen for the length of a test, of a history that works.
+func open(t testing.TB, path string, adjust ...func(*Options)) *running {
+	t.Helper()
+	r := mustOpen(t, path, adjust...)
+	t.Cleanup(r.shut)
+	if st := r.State(); !st.OK {
+		t.Fatalf("the history does not open: %s", st.Sentence)
+	}
+	return r
+}
+
+// empty deletes all records and sums.
+func (r *running) empty(t testingT) {
+	t.Helper()
+	for _, table := range []string{"requests", "shifts", "causes", "sums_10s", "sums_1m", "sums_1h", "samples_10s", "samples_1m", "samples_1h"} {
+		if _, err := r.writable().write.Exec("DELETE FROM " + table); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func inFile(t testing.TB) string { return filepath.Join(t.TempDir(), "sub folder", "history?100%.db") }
+
+func add(t testing.TB, s *running, records ...Record) {
 	t.Helper()
 	for _, r := range records {
 		s.Add(r)
