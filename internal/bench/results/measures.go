@@ -7,10 +7,11 @@ package results
 // turn that was cut after its first token gives a TTFB and nothing else.
 type Measures struct {
 	// The columns of the published table, in its order.
-	SessionsPerHour    *float64 `json:"sessions_per_hour"`     // sessions that came to their end
-	OutputTokensPerMin *float64 `json:"output_tokens_per_min"` // tokens of finished turns
-	TTFBP50            *float64 `json:"ttfb_p50_s"`            // from sending a turn to its first streamed token
-	TTFBP95            *float64 `json:"ttfb_p95_s"`
+
+	SessionsPerHour    *float64 `json:"sessions_per_hour"`     // sessions that came to their end, per hour of load
+	OutputTokensPerMin *float64 `json:"output_tokens_per_min"` // answer tokens of finished turns, per minute of load
+	TTFBP50            *float64 `json:"ttfb_p50_s"`            // TTFB, from sending a turn to its first streamed token: median
+	TTFBP95            *float64 `json:"ttfb_p95_s"`            // TTFB: 95th percentile
 	// ReplicasBusy is the number of replicas with requests running, averaged over
 	// the time of load.
 	ReplicasBusy *float64 `json:"replicas_busy"`
@@ -22,24 +23,26 @@ type Measures struct {
 	// of the turn before counts as home.
 	StayedPercent *float64 `json:"stayed_percent"`
 
-	TTFBP99      *float64 `json:"ttfb_p99_s"`
-	TTFBMax      *float64 `json:"ttfb_max_s"`
-	TTFBMean     *float64 `json:"ttfb_mean_s"`
-	ITLMean      *float64 `json:"itl_mean_ms"` // mean over turns of their mean time between tokens
-	E2EP50       *float64 `json:"e2e_p50_s"`   // from sending a turn to its end
-	E2EP95       *float64 `json:"e2e_p95_s"`
-	SessionMean  *float64 `json:"session_mean_s"` // whole sessions that came to their end
-	Turns        *float64 `json:"turns"`
-	Cut          *float64 `json:"cut"`
-	Failed       *float64 `json:"failed"`
-	Jain         *float64 `json:"jain"`          // fairness index of the clients' finished turns, 1 is even
-	RereadTokens *float64 `json:"reread_tokens"` // prompt tokens computed though an earlier turn of the conversation had computed them
-	Spills       *float64 `json:"spills"`
-	Moves        *float64 `json:"moves"`
+	// Further columns.
+
+	TTFBP99      *float64 `json:"ttfb_p99_s"`     // TTFB: 99th percentile
+	TTFBMax      *float64 `json:"ttfb_max_s"`     // TTFB: the longest
+	TTFBMean     *float64 `json:"ttfb_mean_s"`    // TTFB: mean
+	ITLMean      *float64 `json:"itl_mean_ms"`    // mean over turns of their mean time between tokens
+	E2EP50       *float64 `json:"e2e_p50_s"`      // E2E, from sending a turn to its end: median
+	E2EP95       *float64 `json:"e2e_p95_s"`      // E2E: 95th percentile
+	SessionMean  *float64 `json:"session_mean_s"` // whole sessions that came to their end: mean
+	Turns        *float64 `json:"turns"`          // requests that finished
+	Cut          *float64 `json:"cut"`            // requests that the end of the step cut off
+	Failed       *float64 `json:"failed"`         // requests that were refused, broken, or ended by an error
+	Jain         *float64 `json:"jain"`           // fairness index of the clients' finished turns, 1 is even
+	RereadTokens *float64 `json:"reread_tokens"`  // prompt tokens computed though an earlier turn of the conversation had computed them
+	Spills       *float64 `json:"spills"`         // turns that went elsewhere because their home was full
+	Moves        *float64 `json:"moves"`          // turns that gave their conversation another home
 	// FirstTurnSpread is the first turns on the replica that got most of them over
 	// the mean of all replicas: 1 is even.
 	FirstTurnSpread *float64 `json:"first_turn_spread"`
-	Preemptions     *float64 `json:"preemptions"`
+	Preemptions     *float64 `json:"preemptions"` // requests that an engine put back for want of KV space
 }
 
 // Direction says which of two figures is the better one.

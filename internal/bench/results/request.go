@@ -11,32 +11,29 @@ import (
 type Request struct {
 	Arm      string `json:"arm"`
 	Sessions int    `json:"sessions"` // of the step
-	Seed     uint64 `json:"seed"`
-	// Client is which of the step's sessions at once sent it, from 0.
-	Client int `json:"client"`
-	// Session is the conversation, Parent the one that started it as a sub-agent,
-	// Turn its number in the conversation, from 1. A request without a conversation
-	// has none of them.
-	Session *string `json:"session"`
-	Parent  *string `json:"parent"`
-	Turn    *int    `json:"turn"`
+	Seed     uint64 `json:"seed"`     // of the run
+	Client   int    `json:"client"`   // which of the step's sessions at once sent it, from 0
 
-	SentS float64 `json:"sent_s"` // seconds since the run began
-	// TTFB is to the first byte of the streamed answer, TTFT to its first token;
-	// they are one moment where the system tells only one.
-	TTFB *float64 `json:"ttfb_s"`
-	TTFT *float64 `json:"ttft_s"`
-	ITL  *float64 `json:"itl_ms"` // mean time between tokens
-	E2E  *float64 `json:"e2e_s"`  // to the end of a finished answer
+	// A request without a conversation has none of these.
 
-	PromptTokens *int `json:"prompt_tokens"` // the engine's counts
-	CachedTokens *int `json:"cached_tokens"`
-	OutputTokens *int `json:"output_tokens"`
+	Session *string `json:"session"` // the conversation
+	Parent  *string `json:"parent"`  // the conversation that started this one as a sub-agent
+	Turn    *int    `json:"turn"`    // number in the conversation, from 1
 
-	Replica  *int    `json:"replica"`
+	SentS float64  `json:"sent_s"` // seconds since the run began
+	TTFB  *float64 `json:"ttfb_s"` // to the first byte of the streamed answer
+	TTFT  *float64 `json:"ttft_s"` // to its first token; the same moment where only one is known
+	ITL   *float64 `json:"itl_ms"` // mean time between tokens
+	E2E   *float64 `json:"e2e_s"`  // to the end of a finished answer
+
+	PromptTokens *int `json:"prompt_tokens"` // by the engine's count
+	CachedTokens *int `json:"cached_tokens"` // of them, found in the prefix cache
+	OutputTokens *int `json:"output_tokens"` // by the engine's count
+
+	Replica  *int    `json:"replica"`  // that served it
 	Decision *string `json:"decision"` // the router's reason
-	End      End     `json:"end"`
-	Error    *string `json:"error"` // of a request that failed
+	End      End     `json:"end"`      // finished, cut (by the end of the step) or failed
+	Error    *string `json:"error"`    // of a request that failed
 }
 
 // End is how a request ended.

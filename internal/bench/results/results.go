@@ -19,13 +19,14 @@ const Schema = 1
 // Results is a whole measurement. It holds no clock times: equal seeds give
 // equal bytes.
 type Results struct {
-	Schema int `json:"schema"`
-	// Workload is what the sessions sent, Protocol how they were run, Box what
-	// served them. Two measurements can be compared when the first two are equal.
-	Workload Settings `json:"workload"`
-	Protocol Settings `json:"protocol"`
-	Box      Settings `json:"box"`
-	Arms     []Arm    `json:"arms"`
+	Schema int `json:"schema"` // version of the form
+	// Workload, Protocol and Box are the settings. Two measurements can be compared
+	// when the first two are equal.
+	Workload Settings `json:"workload"` // what the sessions sent
+	Protocol Settings `json:"protocol"` // how they were run
+	Box      Settings `json:"box"`      // what served them
+
+	Arms []Arm `json:"arms"` // in the order in which they ran
 	// Requests are what the figures were made of, arm by arm and step by step. They
 	// are in requests.jsonl, not in results.json.
 	Requests []Request `json:"-"`
@@ -33,37 +34,35 @@ type Results struct {
 
 // Arm is everything that was measured under one policy.
 type Arm struct {
-	Name  string `json:"name"`
-	Steps []Step `json:"steps"`
+	Name  string `json:"name"` // of the policy, or of another router
+	Steps []Step `json:"steps"` // one for each number of sessions
 }
 
 // Step is one number of sessions: the mean over the runs.
 type Step struct {
-	Sessions int `json:"sessions"`
+	Sessions int `json:"sessions"` // at once
 	Measures
 	// CI is the half width of the 95% confidence interval of each mean; nothing in
 	// it is measured when there was one run.
 	CI Measures `json:"ci"`
-	// Replicas and Turns are the same requests by replica and by turn number.
-	Replicas []Part `json:"replicas"`
-	ByTurn   []Part `json:"by_turn"`
-	// Runs are the figures of each run, in the order of their seeds.
-	Runs []Run `json:"runs"`
+	Replicas []Part `json:"replicas"` // the same requests by the replica that served them
+	ByTurn   []Part `json:"by_turn"`  // the same requests by their number in the conversation
+	Runs     []Run  `json:"runs"`     // figures of each run, in the order of the seeds
 }
 
 // Part is a share of a step's turns; the figures are means over the runs.
 type Part struct {
 	// Index is the replica from 0, or the number of the turn from 1.
 	Index            int      `json:"index"`
-	Turns            *float64 `json:"turns"`
-	FirstTurns       *float64 `json:"first_turns"`
-	PrefixHitPercent *float64 `json:"prefix_hit_percent"`
-	TTFBP50          *float64 `json:"ttfb_p50_s"`
+	Turns            *float64 `json:"turns"`              // that finished
+	FirstTurns       *float64 `json:"first_turns"`        // of them, the first of their conversation
+	PrefixHitPercent *float64 `json:"prefix_hit_percent"` // by the counts in the answers
+	TTFBP50          *float64 `json:"ttfb_p50_s"`         // median
 }
 
 // Run is one step of one seed.
 type Run struct {
-	Seed uint64 `json:"seed"`
+	Seed uint64 `json:"seed"` // equal seeds of two arms make a pair
 	Measures
 }
 
