@@ -5,7 +5,7 @@ FUZZTIME ?= 30s
 PEERBENCH ?= ../shared/tools/peerbench
 SCEN ?= cpu,rss,loss,stay,outage,restart,burst,hot,lat
 
-.PHONY: help build test test-go test-e2e test-vllm lint bench fuzz chaos
+.PHONY: help build test test-go test-e2e test-vllm lint bench fuzz chaos soak
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,10 @@ fuzz: ## every fuzz target in turn, FUZZTIME each (30s)
 
 chaos: ## 100,000 requests while engines fail and the gateway is restarted
 	LMWARDEN_CHAOS_REQUESTS=100000 go test -count=1 -timeout 20m -run '^TestChaos$$' -v ./internal/faults
+
+soak: ## a day of traffic, 200,000 requests, and 5,000 streams at once
+	LMWARDEN_SOAK_REQUESTS=200000 LMWARDEN_SOAK_STREAMS=5000 go test -count=1 -timeout 20m \
+		-run '^(TestADayOfTrafficLeavesNothingBehind|TestThousandsOfStreamsAreOpenAtOnce)$$' -v ./internal/faults
 
 bench: build ## the benchmarks of docs/performance.md, and the gateway beside HAProxy
 	go test -run '^$$' -bench . -benchmem ./internal/...

@@ -39,6 +39,7 @@ type engine struct {
 	idle     time.Duration
 	script   script
 	probes   map[string]script
+	forgets  bool // calls are not kept
 	calls    []*call
 }
 
@@ -176,6 +177,14 @@ func (e *engine) idleFor(d time.Duration) {
 	e.idle = d
 }
 
+// forget keeps no request, for runs in which they would add up.
+func (e *engine) forget() *engine {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.forgets = true
+	return e
+}
+
 // seen are the requests so far, probes left out.
 func (e *engine) seen() []*call {
 	e.mu.Lock()
@@ -212,7 +221,9 @@ func (e *engine) converse(conn *net.TCPConn) {
 		s, probe := e.probes[c.path()]
 		if !probe {
 			s = e.script
-			e.calls = append(e.calls, c)
+			if !e.forgets {
+				e.calls = append(e.calls, c)
+			}
 		}
 		e.open[conn] = true
 		e.mu.Unlock()
