@@ -28,6 +28,7 @@ var mayImport = map[string][]string{
 	"internal/bench":            {"internal/bench/results", "internal/routing", "internal/enginesim", "internal/llmapi"},
 	"internal/bench/aiperf":     {"internal/bench/results"},
 	"internal/bench/live":       {"internal/bench", "internal/bench/results", "internal/engine", "internal/llmapi", "internal/upstream"},
+	"internal/bench/report":     {"internal/bench/aiperf", "internal/bench/results"},
 	"internal/bench/results":    {},
 	"internal/enginesim/server": {"internal/enginesim", "internal/llmapi"},
 	"internal/enginesim":        {},

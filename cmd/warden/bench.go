@@ -8,7 +8,8 @@ import (
 )
 
 type benchCommands struct {
-	Run benchCommand `cmd:"" default:"withargs" help:"Measure a running box (what warden bench alone does)."`
+	Run     benchCommand   `cmd:"" default:"withargs" help:"Measure a running box (what warden bench alone does)."`
+	Compare compareCommand `cmd:"" help:"Set two measurements side by side."`
 }
 
 type benchCommand struct {
@@ -24,7 +25,7 @@ type benchCommand struct {
 	Protocol protocolFlags `embed:""`
 	Repeat   int           `default:"1" placeholder:"N" help:"Runs of the whole, with --seed and the numbers after it; the table then shows means and 95% intervals (${default})."`
 	Order    string        `default:"given" placeholder:"NAME" help:"Order of the arms in the runs: ${orders} (${default})."`
-	Out      string        `placeholder:"DIR" help:"Folder for results.json, table.md and the other files."`
+	Out      string        `placeholder:"DIR" help:"Folder for results.json, the tables, figures and report.html."`
 
 	Kill         []string `placeholder:"REPLICA@TIME[+TIME]" sep:"none" help:"A simulated replica's server dies in each step, and returns with empty caches after the second time, or at the end of the step; repeatable, as in 1@60s+30s."`
 	DrainReplica []string `placeholder:"REPLICA@TIME[+TIME]" sep:"none" help:"A replica is drained through the gateway; repeatable."`

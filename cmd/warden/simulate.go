@@ -16,7 +16,7 @@ type simulateCommand struct {
 	Protocol  protocolFlags `embed:""`
 	Published bool          `help:"Print the published table beside simulated figures; the arms are the two that stand for its own."`
 	Seeds     int           `default:"1" placeholder:"N" help:"Runs with --seed and the numbers after it; the table then shows means and 95% intervals (${default})."`
-	Out       string        `placeholder:"DIR" help:"Folder for results.json and table.md."`
+	Out       string        `placeholder:"DIR" help:"Folder for results.json, the tables, figures and report.html."`
 
 	Replicas       replicaList   `default:"4" placeholder:"N" help:"Replicas (${default}); of several numbers, as in 2..8, each is measured on its own."`
 	Servers        int           `default:"1" placeholder:"N" help:"Engine processes, each with a balancer of its own, that the replicas are spread over (${default})."`

@@ -14,6 +14,7 @@ import (
 
 	"lmwarden/internal/bench"
 	"lmwarden/internal/bench/live"
+	"lmwarden/internal/bench/report"
 	"lmwarden/internal/bench/results"
 )
 
@@ -83,7 +84,7 @@ func Bench(ctx context.Context, io IO, o BenchOptions) error {
 		return err
 	}
 	if o.Out != "" {
-		err = errors.Join(err, r.Write(o.Out))
+		err = errors.Join(err, report.Write(o.Out, r, machine()))
 	}
 	if _, printed := fmt.Fprint(io.Out, r.Table(), failures(steps)); printed != nil {
 		err = errors.Join(err, printed)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lmwarden/internal/bench"
+	"lmwarden/internal/bench/report"
 	"lmwarden/internal/bench/results"
 	"lmwarden/internal/enginesim"
 )
@@ -105,7 +106,7 @@ func Simulate(ctx context.Context, io IO, o SimulateOptions) error {
 			return err
 		}
 		if out != "" {
-			if err := r.Write(out); err != nil {
+			if err := report.Write(out, r, machine()); err != nil {
 				return err
 			}
 		}

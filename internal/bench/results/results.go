@@ -34,7 +34,7 @@ type Results struct {
 
 // Arm is everything that was measured under one policy.
 type Arm struct {
-	Name  string `json:"name"` // of the policy, or of another router
+	Name  string `json:"name"`  // of the policy, or of another router
 	Steps []Step `json:"steps"` // one for each number of sessions
 }
 
@@ -44,10 +44,10 @@ type Step struct {
 	Measures
 	// CI is the half width of the 95% confidence interval of each mean; nothing in
 	// it is measured when there was one run.
-	CI Measures `json:"ci"`
-	Replicas []Part `json:"replicas"` // the same requests by the replica that served them
-	ByTurn   []Part `json:"by_turn"`  // the same requests by their number in the conversation
-	Runs     []Run  `json:"runs"`     // figures of each run, in the order of the seeds
+	CI       Measures `json:"ci"`
+	Replicas []Part   `json:"replicas"` // the same requests by the replica that served them
+	ByTurn   []Part   `json:"by_turn"`  // the same requests by their number in the conversation
+	Runs     []Run    `json:"runs"`     // figures of each run, in the order of the seeds
 }
 
 // Part is a share of a step's turns; the figures are means over the runs.
