@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +18,12 @@ import (
 	"lmwarden/internal/bench"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(serverEnv) != "" {
+		os.Exit(fixedDelayServer())
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // endpoint is a server of both dialects that answers as its script says.
 type endpoint struct {
@@ -145,7 +151,7 @@ func mustURL(t testing.TB, text string) *url.URL {
 }
 
 // newSystem is a System in front of a target, closed with the test.
-func newSystem(t *testing.T, target *url.URL, change func(*Options)) *System {
+func newSystem(t testing.TB, target *url.URL, change func(*Options)) *System {
 	t.Helper()
 	o := Options{
 		Target: target, Model: "m", Dialect: Anthropic, BytesPerToken: 4, Speed: 1, Timeout: 20 * time.Second, UserAgent: "test",
