@@ -18,10 +18,11 @@ import (
 var mayImport = map[string][]string{
 	"cmd/warden": {"internal/app"},
 	"internal/app": {
-		"internal/bench", "internal/bench/live", "internal/bench/report", "internal/bench/results", "internal/config", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
+		"internal/bench", "internal/bench/live", "internal/bench/report", "internal/bench/results", "internal/config", "internal/doctor", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
 		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/stats", "internal/systemd", "internal/telemetry", "internal/web",
 	},
 	"internal/web":              {"internal/pool", "internal/session", "internal/stats", "internal/routing", "internal/engine", "internal/bench/results"},
+	"internal/doctor":           {"internal/engine", "internal/llmapi", "internal/session"},
 	"internal/proxy":            {"internal/pool", "internal/session", "internal/llmapi", "internal/routing", "internal/upstream"},
 	"internal/pool":             {"internal/routing", "internal/engine"},
 	"internal/session":          {"internal/llmapi"},

@@ -31,6 +31,7 @@ type commands struct {
 	Demo     demoCommand     `cmd:"" help:"Simulated box, gateway and agents: shows what affinity changes, and ends."`
 	Bench    benchCommands   `cmd:"" help:"Measure routing policies live: load a running box."`
 	Simulate simulateCommand `cmd:"" help:"Measure routing policies in virtual time."`
+	Doctor   doctorCommand   `cmd:"" help:"Say what engines offer, what is missing for good routing, and how to mend it."`
 	Config   configCommands  `cmd:"" help:"Check or print a configuration file."`
 	Stats    statsCommands   `cmd:"" help:"The history of requests."`
 	Version  versionCommand  `cmd:"" help:"Print version, commit and Go version."`

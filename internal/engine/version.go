@@ -44,3 +44,9 @@ func parseVersion(s string) (v [3]int, ok bool) {
 	}
 	return v, true
 }
+
+// Older reports whether a version is known and below the given one.
+func Older(version string, major, minor, patch int) bool {
+	_, known := parseVersion(version)
+	return known && !atLeast(version, major, minor, patch)
+}
