@@ -18,6 +18,9 @@ type engineFlags struct {
 	LinearUSPerToken           *float64 `name:"linear-us-per-token" placeholder:"US" help:"Linear layers."`
 	AttentionNSPerTokenContext *float64 `name:"attention-ns-per-token-context" placeholder:"NS" help:"Prefill attention, per token and token of context."`
 	KVReadUSPerContextToken    *float64 `name:"kv-read-us-per-context-token" placeholder:"US" help:"Decode, per token of context."`
+	HostKVGiB                  *float64 `name:"host-kv" placeholder:"GIB" help:"Second tier of the cache in the host's memory, of each replica."`
+	HostLinkGBPerS             *float64 `name:"host-link-gb-per-s" placeholder:"GB" help:"How fast it is loaded from there."`
+	KVBytesPerToken            *int     `name:"kv-bytes-per-token" placeholder:"BYTES" help:"KV state of one token."`
 	BytesPerToken              *int     `placeholder:"BYTES" help:"Bytes of text that make a token, 1 to 7."`
 	Balancer                   *string  `placeholder:"NAME" help:"Internal balancer: A, B, C or blind."`
 	CountsUnpublished          *bool    `negatable:"" help:"Keep the engines' counts from the balancer, as dense models did up to vLLM 0.26."`
@@ -38,6 +41,9 @@ func (c engineFlags) adjust(p *app.SimParams) {
 	set(&p.LinearUSPerToken, c.LinearUSPerToken)
 	set(&p.AttentionNSPerTokenContext, c.AttentionNSPerTokenContext)
 	set(&p.KVReadUSPerContextToken, c.KVReadUSPerContextToken)
+	set(&p.HostKVGiB, c.HostKVGiB)
+	set(&p.HostLinkGBPerS, c.HostLinkGBPerS)
+	set(&p.KVBytesPerToken, c.KVBytesPerToken)
 	set(&p.BytesPerToken, c.BytesPerToken)
 	set((*string)(&p.Balancer), c.Balancer)
 	set(&p.CountsUnpublished, c.CountsUnpublished)

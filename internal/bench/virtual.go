@@ -264,7 +264,7 @@ func (v *virtual) Counters() Counters {
 
 func (c *Counters) add(s enginesim.Stats) {
 	c.PromptTokens += float64(s.PrefixQueries)
-	c.CachedTokens += float64(s.PrefixHits)
+	c.CachedTokens += float64(s.PrefixHits + s.HostHits)
 	c.Preemptions += float64(s.Preemptions)
 }
 

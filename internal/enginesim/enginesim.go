@@ -93,8 +93,10 @@ type Stats struct {
 	// PrefixQueries and PrefixHits move once per sequence, at its admission; what
 	// a preempted sequence finds again is not counted.
 	PrefixQueries, PrefixHits int64
-	GenerationTokens          int64
-	Preemptions               int64
+	// HostHits are tokens that the host's tier had, beyond PrefixHits.
+	HostHits         int64
+	GenerationTokens int64
+	Preemptions      int64
 	// Finished counts by reason. An abort by the client is not counted.
 	Finished map[string]int64
 	// LastStepTokens is vLLM's iteration_tokens of the last step: the tokens it

@@ -38,6 +38,13 @@ type Params struct {
 	AttentionNSPerTokenContext float64
 	KVReadUSPerContextToken    float64
 
+	// HostKVGiB is a second tier of the cache in the host's memory, of each rank
+	// (kv_offloading_size of vLLM's native offloading); 0 is none. A step waits for
+	// what it loads from there, at HostLinkGBPerS (1e9 bytes).
+	HostKVGiB       float64
+	KVBytesPerToken int
+	HostLinkGBPerS  float64
+
 	// BytesPerToken is how many bytes of text make a token, 1 to 7.
 	BytesPerToken int
 
@@ -77,6 +84,8 @@ func presets() map[string]Params {
 		TokenBudget:       2048,
 		MaxSequences:      256,
 		ReserveFullPrompt: true,
+		KVBytesPerToken:   144 << 10,
+		HostLinkGBPerS:    20, // PCIe 4.0 x16, as far as it goes
 		BytesPerToken:     4,
 		Balancer:          BalancerC,
 		PublishCollectMS:  50,
@@ -95,12 +104,14 @@ func presets() map[string]Params {
 	rtx5090 := base
 	rtx5090.KVTokens = 140_000
 	rtx5090.OverheadMS, rtx5090.WeightsMS, rtx5090.LinearUSPerToken = 3, 14, 400
+	rtx5090.KVBytesPerToken = 32 << 10
 	rtx5090.AttentionNSPerTokenContext, rtx5090.KVReadUSPerContextToken = 8, 0.08
 
 	h100 := base
 	h100.KVTokens = 420_000
 	h100.TokenBudget, h100.MaxSequences = 8192, 1024
 	h100.OverheadMS, h100.WeightsMS, h100.LinearUSPerToken = 2, 5.6, 32
+	h100.KVBytesPerToken, h100.HostLinkGBPerS = 128<<10, 40
 	h100.AttentionNSPerTokenContext, h100.KVReadUSPerContextToken = 1.05, 0.046
 
 	tiny := base
@@ -114,6 +125,7 @@ func presets() map[string]Params {
 	cpu.KVTokens, cpu.BlockTokens = 12_800, 32
 	cpu.MaxSequences, cpu.MaxModelLen = 128, 8192
 	cpu.OverheadMS, cpu.WeightsMS, cpu.LinearUSPerToken = 1, 3, 45
+	cpu.KVBytesPerToken = 1 << 10 // two layers of two heads of 32, keys and values, float32
 	cpu.BytesPerToken = 1
 
 	return map[string]Params{
@@ -128,6 +140,11 @@ func presets() map[string]Params {
 // Blocks is the number of blocks of one rank, the null block included (vLLM's
 // num_gpu_blocks).
 func (p Params) Blocks() int { return p.KVTokens / p.BlockTokens }
+
+// HostBlocks is the number of blocks that the host's memory holds for one rank.
+func (p Params) HostBlocks() int {
+	return int(p.HostKVGiB * (1 << 30) / (float64(p.KVBytesPerToken) * float64(p.BlockTokens)))
+}
 
 // ModelLen is the most tokens of a prompt and its answer.
 func (p Params) ModelLen() int {
@@ -179,6 +196,11 @@ func (p Params) Validate() error {
 	notNegative("LinearUSPerToken", p.LinearUSPerToken)
 	notNegative("AttentionNSPerTokenContext", p.AttentionNSPerTokenContext)
 	notNegative("KVReadUSPerContextToken", p.KVReadUSPerContextToken)
+	notNegative("HostKVGiB", p.HostKVGiB)
+	positive("KVBytesPerToken", p.KVBytesPerToken)
+	if !(p.HostLinkGBPerS > 0 && p.HostLinkGBPerS <= 1e9) {
+		bad("HostLinkGBPerS", p.HostLinkGBPerS, "it must be above 0 and at most 1e9")
+	}
 	if p.BytesPerToken < 1 || p.BytesPerToken > maxBytesPerToken {
 		bad("BytesPerToken", p.BytesPerToken, fmt.Sprintf("it must be between 1 and %d", maxBytesPerToken))
 	}

@@ -99,6 +99,8 @@ func TestRankProperties(t *testing.T) {
 		p.TokenBudget = rapid.IntRange(1, 20).Draw(t, "budget")
 		p.MaxSequences = rapid.IntRange(1, 5).Draw(t, "sequences")
 		p.ReserveFullPrompt = rapid.Bool().Draw(t, "reserve")
+		p.KVBytesPerToken = 1 << 20
+		p.HostKVGiB = float64(p.BlockTokens*rapid.IntRange(0, 20).Draw(t, "host")) / 1024
 		ops := drawOperations(t, p.ModelLen())
 
 		trace := runOperations(t, p, ops, false)
@@ -123,6 +125,7 @@ func runOperations(t *rapid.T, p Params, ops []operation, lookAlways bool) []str
 	}
 	living := make(map[uint64]*progress)
 	inStep := false
+	computed, owed, aborts := 0, 0, 0 // tokens
 	step := func() {
 		if !inStep {
 			for _, q := range r.waiting {
@@ -136,6 +139,7 @@ func runOperations(t *rapid.T, p Params, ops []operation, lookAlways bool) []str
 			for _, c := range r.batch {
 				scheduled += c.tokens
 			}
+			computed += scheduled
 			if busy != (len(living) > 0) || busy != (scheduled > 0) {
 				t.Fatalf("busy %v with %d sequences and %d tokens in the step", busy, len(living), scheduled)
 			}
@@ -164,6 +168,11 @@ func runOperations(t *rapid.T, p Params, ops []operation, lookAlways bool) []str
 			if full := min(len(at.seq.Output), p.ModelLen()-prompt); e.Done != (at.tokens == full) {
 				t.Fatalf("%+v after %d tokens of %d", e, at.tokens, full)
 			}
+			if e.First {
+				owed += prompt - e.Cached
+			} else {
+				owed += e.Tokens
+			}
 			if e.Done {
 				delete(living, e.ID)
 			}
@@ -180,6 +189,9 @@ func runOperations(t *rapid.T, p Params, ops []operation, lookAlways bool) []str
 			_, lives := living[op.Abort]
 			if r.Abort(op.Abort) != lives {
 				t.Fatalf("abort of %d, which lives: %v", op.Abort, lives)
+			}
+			if lives {
+				aborts++
 			}
 			delete(living, op.Abort)
 		case op.Reset:
@@ -200,8 +212,16 @@ func runOperations(t *rapid.T, p Params, ops []operation, lookAlways bool) []str
 	if stats.Running != 0 || stats.Waiting != 0 || stats.KVUsed != 0 {
 		t.Fatalf("at the end: %+v", stats)
 	}
-	if stats.PromptTokens > stats.PrefixQueries || stats.CachedTokens > stats.PrefixHits {
+	if stats.PromptTokens > stats.PrefixQueries || stats.CachedTokens > stats.PrefixHits+stats.HostHits {
 		t.Fatalf("more was computed than was admitted: %+v", stats)
+	}
+	// Tokens asked for are those found and those computed; a token's own state is
+	// computed in the step that makes the next one.
+	if again := computed - owed; again < 0 || again > 0 && aborts == 0 && stats.Preemptions == 0 {
+		t.Fatalf("%d tokens computed, the answers owe %d, with %d aborts: %+v", computed, owed, aborts, stats)
+	}
+	if stats.PrefixHits+stats.HostHits > stats.PrefixQueries {
+		t.Fatalf("more was found than asked for: %+v", stats)
 	}
 	return append(trace, fmt.Sprint(stats))
 }

@@ -13,6 +13,7 @@ type Rank struct {
 	params Params
 	cost   stepCost
 	pool   *blockPool
+	host   *hostTier
 
 	live    map[uint64]*request // by sequence ID, aborted ones excluded
 	waiting []*request          // first come, first served; preempted ones in front
@@ -51,6 +52,7 @@ type request struct {
 type chunk struct {
 	req    *request
 	tokens int
+	loaded int // tokens before them whose KV state the host had
 }
 
 // tokens is the number of tokens known so far: the prompt and what was generated.
@@ -66,6 +68,7 @@ func NewRank(p Params) *Rank {
 		params: p,
 		cost:   newStepCost(p),
 		pool:   newBlockPool(p.Blocks()),
+		host:   newHostTier(p),
 		live:   make(map[uint64]*request),
 		stats:  Stats{Finished: make(map[string]int64)},
 	}
@@ -254,6 +257,12 @@ func (r *Rank) Stats() Stats {
 	return s
 }
 
-// Reset empties the prefix cache. It returns false, and does nothing, while a
-// sequence holds blocks.
-func (r *Rank) Reset() bool { return r.pool.reset() }
+// Reset empties the prefix cache, and the host's part of it. It returns false, and
+// does nothing, while a sequence holds blocks.
+func (r *Rank) Reset() bool {
+	if !r.pool.reset() {
+		return false
+	}
+	r.host.reset()
+	return true
+}

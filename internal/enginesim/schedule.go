@@ -38,7 +38,7 @@ func (r *Rank) continueRunning(budget int) (left int, preempted bool) {
 				return budget, true
 			}
 		}
-		r.batch = append(r.batch, chunk{q, n})
+		r.batch = append(r.batch, chunk{req: q, tokens: n})
 		budget -= n
 	}
 	return budget, preempted
@@ -69,7 +69,8 @@ func (r *Rank) admit(budget int) {
 			break
 		}
 		hits, unreferenced := r.cachedBlocks(q)
-		hit := len(hits) * r.params.BlockTokens
+		loaded := r.hostBlocks(q, len(hits)) * r.params.BlockTokens
+		hit := len(hits)*r.params.BlockTokens + loaded
 		n := min(q.tokens()-hit, budget)
 		need := hit + n
 		if r.params.ReserveFullPrompt {
@@ -93,13 +94,15 @@ func (r *Rank) admit(budget int) {
 		q.blocks = append(q.blocks, hits...)
 		q.registered, q.computed = len(hits), hit
 		r.allocate(q, n)
+		r.useHost(q)
 		if !q.admitted {
 			q.admitted, q.justNow, q.cached = true, true, hit
 			r.stats.PrefixQueries += int64(q.tokens())
-			r.stats.PrefixHits += int64(hit)
+			r.stats.PrefixHits += int64(hit - loaded)
+			r.stats.HostHits += int64(loaded)
 		}
 		r.running = append(r.running, q)
-		r.batch = append(r.batch, chunk{q, n})
+		r.batch = append(r.batch, chunk{q, n, loaded})
 		budget -= n
 		admitted++
 	}
@@ -127,6 +130,27 @@ func (r *Rank) cachedBlocks(q *request) (hits []blockID, unreferenced int) {
 	return hits, unreferenced
 }
 
+// hostBlocks is how many blocks of q the host has that follow those found in the
+// cache.
+func (r *Rank) hostBlocks(q *request, found int) int {
+	n := 0
+	for _, h := range q.seq.hashes[found : (q.tokens()-1)/r.params.BlockTokens] {
+		if !r.host.has(h) {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// useHost marks what q begins with as used, its first block last: the end of a
+// prompt goes before its beginning.
+func (r *Rank) useHost(q *request) {
+	for i := q.registered - 1; i >= 0; i-- {
+		r.host.use(q.seq.hashes[i])
+	}
+}
+
 // allocate gives q the blocks for n more tokens, all or none. Blocks that this
 // fills can be found in the cache from now on, before the step has run: a
 // request admitted later in the same step can hit them.
@@ -141,6 +165,7 @@ func (r *Rank) allocate(q *request, n int) bool {
 	full := (q.computed + n) / r.params.BlockTokens
 	for ; q.registered < full; q.registered++ {
 		r.pool.register(q.blocks[q.registered], q.seq.hashes[q.registered])
+		r.host.use(q.seq.hashes[q.registered])
 	}
 	return true
 }

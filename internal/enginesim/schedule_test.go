@@ -371,6 +371,7 @@ func TestStepTime(t *testing.T) {
 	cost := newStepCost(Params{
 		OverheadMS: 2, WeightsMS: 20.5, LinearUSPerToken: 151,
 		AttentionNSPerTokenContext: 13.7, KVReadUSPerContextToken: 0.366,
+		KVBytesPerToken: 144 << 10, HostLinkGBPerS: 20,
 	})
 	prompt := func(computed int) *request { return &request{computed: computed} }
 	answer := func(computed int) *request { return &request{computed: computed, generated: 1} }
@@ -380,14 +381,16 @@ func TestStepTime(t *testing.T) {
 		want  time.Duration
 	}{
 		// 2 + 20.5 ms + 1000 x 0.366 us
-		{"a decode reads the weights", []chunk{{answer(999), 1}}, 22_866 * time.Microsecond},
+		{"a decode reads the weights", []chunk{{req: answer(999), tokens: 1}}, 22_866 * time.Microsecond},
 		// 2 + 1000 x 0.151 ms + (1 + ... + 1000) x 13.7 ns
-		{"a prompt computes", []chunk{{prompt(0), 1000}}, 159_856_850 * time.Nanosecond},
+		{"a prompt computes", []chunk{{req: prompt(0), tokens: 1000}}, 159_856_850 * time.Nanosecond},
 		// its second chunk also attends to the first: + 1000 x 1000 x 13.7 ns
-		{"a second chunk", []chunk{{prompt(1000), 1000}}, 173_556_850 * time.Nanosecond},
+		{"a second chunk", []chunk{{req: prompt(1000), tokens: 1000}}, 173_556_850 * time.Nanosecond},
 		// 2 + 20.5 ms + 101 x 13.7 ns: no decode, though it is one token
-		{"the end of a prompt", []chunk{{prompt(100), 1}}, 22_501_383 * time.Nanosecond},
-		{"all together", []chunk{{answer(999), 1}, {prompt(0), 999}}, 160_209_150 * time.Nanosecond},
+		{"the end of a prompt", []chunk{{req: prompt(100), tokens: 1}}, 22_501_383 * time.Nanosecond},
+		// 2 + 20.5 ms + 101 x 13.7 ns + 96 x 147,456 bytes at 20 GB/s
+		{"a prompt that the host had", []chunk{{req: prompt(100), tokens: 1, loaded: 96}}, 23_209_172 * time.Nanosecond},
+		{"all together", []chunk{{req: answer(999), tokens: 1}, {req: prompt(0), tokens: 999}}, 160_209_150 * time.Nanosecond},
 	} {
 		var work stepWork
 		for _, c := range tc.batch {
