@@ -133,18 +133,3 @@ func (s Span) appendTokens(dst []enginesim.Token) []enginesim.Token {
 	}
 	return dst
 }
-
-// AppendText appends the span as text, so many bytes a token (at least 2). The
-// text of different spans differs in nearly every token.
-func (s Span) AppendText(dst []byte, bytesPerToken int) []byte {
-	const letters = "abcdefghijklmnopqrstuvwxyz"
-	for i := range s.Tokens {
-		random := mix(s.ID + uint64(i))
-		for range bytesPerToken - 1 {
-			dst = append(dst, letters[random%uint64(len(letters))])
-			random /= uint64(len(letters))
-		}
-		dst = append(dst, ' ')
-	}
-	return dst
-}
