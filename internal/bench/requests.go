@@ -22,7 +22,7 @@ func (o Observation) Requests(arm string, sessions int, seed uint64) []results.R
 			End: results.End(r.End), Error: said(r.Error),
 		}
 		if r.N > 0 {
-			q.Session, q.Turn = conversationName(r.Session), &r.N
+			q.Session, q.Turn = conversationName(r.Session), known(r.N)
 			if r.Parent != 0 {
 				q.Parent = conversationName(r.Parent)
 			}

@@ -94,10 +94,10 @@ func (l line) draw(at placement, aside vg.Length) {
 	for i, p := range l.points {
 		low, high := place(p.step, p.low), place(p.step, p.high)
 		if high.Y-low.Y > 2*l.mark.glyph().Radius {
-			const cap = 2.5
+			const half = 2.5
 			c.StrokeLine2(thin, low.X, low.Y, high.X, high.Y)
-			c.StrokeLine2(thin, low.X-cap, low.Y, low.X+cap, low.Y)
-			c.StrokeLine2(thin, high.X-cap, high.Y, high.X+cap, high.Y)
+			c.StrokeLine2(thin, low.X-half, low.Y, low.X+half, low.Y)
+			c.StrokeLine2(thin, high.X-half, high.Y, high.X+half, high.Y)
 		}
 		if i > 0 && l.points[i-1].step != p.step-1 {
 			c.StrokeLines(l.mark.line(lineWidth), run)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"html"
+	"image/png"
 	"slices"
 	"strings"
 
@@ -146,7 +147,8 @@ func (f Figure) PNG() ([]byte, error) {
 	canvas := vgimg.NewWith(vgimg.UseWH(width, height), vgimg.UseDPI(216), vgimg.UseBackgroundColor(paper.rgb()))
 	f.chart.draw(draw.New(canvas))
 	var b bytes.Buffer
-	if _, err := (vgimg.PngCanvas{Canvas: canvas}).WriteTo(&b); err != nil {
+	encoder := png.Encoder{CompressionLevel: png.BestSpeed}
+	if err := encoder.Encode(&b, canvas.Image()); err != nil {
 		return nil, fmt.Errorf("draw %s: %w", f.Name, err)
 	}
 	return b.Bytes(), nil
