@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"time"
 
 	"lmwarden/internal/config"
 	"lmwarden/internal/session"
@@ -83,8 +84,8 @@ func (g *Gateway) keeps() []string {
 	}
 	h := g.cfg.History
 	all := []string{
-		fmt.Sprintf("Conversations and their homes, %s: %s after the last request, at most %d.", where, g.cfg.Session.IdleFor, g.cfg.Session.MaxConversations),
-		fmt.Sprintf("Finished requests, %s: single ones for %s, hourly sums for %s, at most %s.", where, h.Keep, h.KeepTotals, h.MaxSize),
+		fmt.Sprintf("Conversations and their homes, %s: for %s after the last request, at most %d.", where, g.cfg.Session.IdleFor, g.cfg.Session.MaxConversations),
+		fmt.Sprintf("Finished requests, %s: single ones for %s, hourly sums for %s, at most %s.", where, days(h.Keep.D()), days(h.KeepTotals.D()), h.MaxSize),
 		"Decisions: the last 1000 of each model, in memory.",
 		"No prompt text and no credential.",
 	}
@@ -92,6 +93,14 @@ func (g *Gateway) keeps() []string {
 		all = append(all, s.Sentence)
 	}
 	return all
+}
+
+// days is a length of time for people.
+func days(d time.Duration) string {
+	if d >= 48*time.Hour && d%(24*time.Hour) == 0 {
+		return fmt.Sprintf("%d days", d/(24*time.Hour))
+	}
+	return config.Duration(d).String()
 }
 
 // consolePools are the pools for the console. What an operator does to a

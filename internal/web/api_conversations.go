@@ -1,11 +1,13 @@
 package web
 
 import (
+	"math"
 	"net/http"
 	"slices"
 
 	"lmwarden/internal/pool"
 	"lmwarden/internal/session"
+	"lmwarden/internal/stats"
 )
 
 // conversation is a row of the conversation table in the API.
@@ -62,7 +64,7 @@ func (h *Handler) listConversations(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	page, next, err := h.o.Conversations.Conversations(session.Query{
-		Model: q.Get("model"), Sort: q.Get("sort"), Limit: limit, Cursor: q.Get("cursor"),
+		Model: q.Get("model"), Client: q.Get("client"), Sort: q.Get("sort"), Limit: limit, Cursor: q.Get("cursor"),
 	})
 	if err != nil {
 		writeError(w, http.StatusBadRequest, "%s", err)
@@ -91,35 +93,80 @@ func (h *Handler) withConversation(w http.ResponseWriter, r *http.Request) (sess
 	return c, p, true
 }
 
-// turn is one request of a conversation, as its receipt says.
+// turn is one request of a conversation: as the history keeps it, or as its
+// receipt says where no history is kept. RequestID is of receipts only.
 type turn struct {
-	Time      stamp  `json:"time"`
-	RequestID string `json:"request_id"`
-	Replica   count  `json:"replica"`
-	Reason    string `json:"reason"`
-	Why       text   `json:"why"`
+	Time       stamp  `json:"time"`
+	RequestID  text   `json:"request_id"`
+	Replica    count  `json:"replica"`
+	From       count  `json:"from"`
+	Reason     string `json:"reason"`
+	Why        text   `json:"why"`
+	Outcome    text   `json:"outcome"`
+	Prompt     count  `json:"prompt_tokens"`
+	Cached     count  `json:"cached_tokens"`
+	Completion count  `json:"completion_tokens"`
+	TTFB       number `json:"ttfb_s"`
+	Duration   number `json:"duration_s"`
+	Cause      text   `json:"cause"`
+	Reread     int64  `json:"reread_tokens"`
 }
 
-// getConversation answers with the turns whose receipts are still kept, oldest
-// first.
+func turnOf(t stats.Turn) turn {
+	out := turn{
+		Time: stamp(t.Time), Replica: count(t.Replica), From: count(t.From), Reason: t.Reason, Why: text(t.Why), Outcome: text(t.Outcome),
+		Prompt: count(t.Prompt), Cached: count(t.Cached), Completion: count(t.Completion),
+		TTFB: number(math.NaN()), Duration: number(t.Duration.Seconds()), Cause: text(t.Cause), Reread: t.Reread,
+	}
+	if t.TTFB > 0 {
+		out.TTFB = number(t.TTFB.Seconds())
+	}
+	return out
+}
+
+// getConversation answers with the latest turns, or those before a place in the
+// list, oldest first.
 func (h *Handler) getConversation(w http.ResponseWriter, r *http.Request) {
 	c, p, ok := h.withConversation(w, r)
 	if !ok {
 		return
 	}
+	before, err := cursorOf(r.URL.Query())
+	if err != nil {
+		writeError(w, http.StatusBadRequest, "%s", err)
+		return
+	}
+	limit, err := limitOf(r.URL.Query(), 100, 1000)
+	if err != nil {
+		writeError(w, http.StatusBadRequest, "%s", err)
+		return
+	}
 	body := struct {
 		conversation
 		History []turn `json:"history"`
-	}{conversationOf(c, p), []turn{}}
-	if p != nil {
+		Before  count  `json:"before"` // of the page of earlier turns
+	}{conversationOf(c, p), []turn{}, -1}
+	turns, next, err := h.history.Turns(r.Context(), c.Name, limit, before)
+	switch {
+	case err == nil:
+		for _, t := range turns {
+			body.History = append(body.History, turnOf(t))
+		}
+		if next > 0 {
+			body.Before = count(next)
+		}
+	case p != nil:
 		for _, e := range p.Receipts(maxDecisions) {
 			if e.Conversation == c.Name {
 				d := e.Decision
-				body.History = append(body.History, turn{stamp(e.Time), e.RequestID, count(d.Replica), string(d.Reason), text(d.Why)})
+				body.History = append(body.History, turn{
+					Time: stamp(e.Time), RequestID: text(e.RequestID), Replica: count(d.Replica), From: count(d.From), Reason: string(d.Reason), Why: text(d.Why),
+					Prompt: -1, Cached: -1, Completion: -1, TTFB: number(math.NaN()), Duration: number(math.NaN()),
+				})
 			}
 		}
-		slices.Reverse(body.History)
 	}
+	slices.Reverse(body.History)
 	writeJSON(w, body)
 }
 

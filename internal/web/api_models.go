@@ -22,6 +22,7 @@ type model struct {
 	SpillThreshold spillThreshold `json:"spill_threshold"`
 	StickyPercent  percent        `json:"sticky_percent"`
 	InFlight       int            `json:"in_flight"`
+	Waiting        int            `json:"waiting"` // at the gateway
 	CountersSince  stamp          `json:"counters_since"`
 	Conversations  struct {
 		Live  int `json:"live"`
@@ -80,6 +81,7 @@ func modelOf(v pool.View) model {
 		SpillThreshold: spillThreshold{v.Routing.SpillThreshold, v.Routing.SpillAuto},
 		StickyPercent:  stickyPercent(v),
 		InFlight:       v.Routing.InFlight,
+		Waiting:        v.Waiting,
 		CountersSince:  stamp(v.Since),
 		Replicas:       []replica{},
 		Servers:        []server{},

@@ -50,7 +50,7 @@ func TestModelAsJSON(t *testing.T) {
 	h := newHandler(t, nil, []Pool{p})
 	want := `{"name": "qwen3-4b-dp4", "served_name": "Qwen/Qwen3-4B-Instruct-2507", "aliases": [],
 		"affinity": "on", "policy": "affinity", "spill_threshold": {"value": 8, "auto": true},
-		"sticky_percent": 97.4, "in_flight": 11, "counters_since": "2026-10-04T08:00:00Z",
+		"sticky_percent": 97.4, "in_flight": 11, "waiting": 0, "counters_since": "2026-10-04T08:00:00Z",
 		"conversations": {"live": 12, "known": 40},
 		"working_set": {"tokens": 118000, "capacity_tokens": 160000, "conversations_that_fit": 16},
 		"replicas": [{"index": 0, "url": "http://127.0.0.1:8000", "rank": 0, "state": "ready",
@@ -76,7 +76,7 @@ func TestWhatIsNotMeasuredIsNull(t *testing.T) {
 			State: routing.Ready, Observed: now, Load: routing.Load{KVUsed: math.NaN(), Epoch: 2}}},
 	}, Servers: []pool.ServerView{{URL: "http://a", Error: "refused"}}}}
 	want := `{"name": "m", "served_name": "", "aliases": [], "affinity": "off", "policy": "off",
-		"spill_threshold": {"value": 5, "auto": false}, "sticky_percent": null, "in_flight": 0,
+		"spill_threshold": {"value": 5, "auto": false}, "sticky_percent": null, "in_flight": 0, "waiting": 0,
 		"counters_since": "2026-10-04T08:00:00Z", "conversations": {"live": 0, "known": 0},
 		"working_set": {"tokens": null, "capacity_tokens": null, "conversations_that_fit": null},
 		"replicas": [
@@ -209,11 +209,13 @@ func TestConversations(t *testing.T) {
 	sameJSON(t, `{"conversations": [`+one+`},`+two+`}], "next": null}`, get("/api/conversations"))
 	sameJSON(t, `{"conversations": [`+one+`}], "next": null}`, get("/api/conversations?model=qwen3-4b-dp4&sort=turns"))
 	sameJSON(t, `{"conversations": [`+one+`}], "next": "next-page"}`, get("/api/conversations?limit=1"))
-	sameJSON(t, two+`, "history": []}`, get("/api/conversations/"+second))
-	sameJSON(t, one+`, "history": [
-		{"time": "2026-10-04T11:11:55Z", "request_id": "r1", "replica": 3, "reason": "stayed", "why": null},
-		{"time": "2026-10-04T11:11:57Z", "request_id": "r3", "replica": 2, "reason": "moved", "why": "home down"},
-		{"time": "2026-10-04T11:11:58Z", "request_id": "r4", "replica": 0, "reason": "spilled", "why": "home full"}]}`, get("/api/conversations/"+first))
+	sameJSON(t, two+`, "history": [], "before": null}`, get("/api/conversations/"+second))
+	const unmeasured = `"outcome": null, "prompt_tokens": null, "cached_tokens": null, "completion_tokens": null,
+		"ttfb_s": null, "duration_s": null, "cause": null, "reread_tokens": 0`
+	sameJSON(t, one+`, "before": null, "history": [
+		{"time": "2026-10-04T11:11:55Z", "request_id": "r1", "replica": 3, "from": 3, "reason": "stayed", "why": null, `+unmeasured+`},
+		{"time": "2026-10-04T11:11:57Z", "request_id": "r3", "replica": 2, "from": 3, "reason": "moved", "why": "home down", `+unmeasured+`},
+		{"time": "2026-10-04T11:11:58Z", "request_id": "r4", "replica": 0, "from": 2, "reason": "spilled", "why": "home full", `+unmeasured+`}]}`, get("/api/conversations/"+first))
 	sameJSON(t, `{"conversations": [], "next": null}`, call(newHandler(t, nil, nil), "GET", "/api/conversations", "").Body.String())
 }
 

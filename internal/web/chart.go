@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -308,7 +309,10 @@ func (c *chart) turnAxis(columns []column) {
 			c.X = append(c.X, axisLabel{At: middle, Anchor: "middle", Y: c.Height + cell + topRoom + 38, Text: col.Note, Minor: n > 4})
 		}
 	}
-	c.Full += cell + 24
+	c.Full += cell + 8
+	if slices.ContainsFunc(columns, func(c column) bool { return c.Note != "" }) {
+		c.Full += 16
+	}
 }
 
 // roundAxis is the end of an axis from zero that holds most, and the distance of

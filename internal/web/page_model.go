@@ -145,30 +145,42 @@ type memory struct {
 	requests         int64
 }
 
-// sentence compares the cached share with what a random choice of the replica
-// would give. The estimate: a turn finds its own history at one replica of R, so
-// 1/R of what was cached beyond the prefix that all conversations share, and that
-// prefix everywhere. What earlier turns left at other replicas is left out, as is
-// the room that the copies take there; the two work against each other.
+func memoryOf(r recent) memory {
+	t := r.tokens.Total
+	return memory{words: r.words, cached: t.Cached, measured: t.Cached + t.Computed - t.Unmeasured, requests: r.requests.Series[0].Total.Requests}
+}
+
+// estimate is the cached share that a random choice of the replica would give;
+// false where there is no such choice, or nothing was measured.
+func (m memory) estimate(v pool.View) (string, bool) {
+	if m.measured <= 0 || len(v.Replicas) < 2 || v.Routing.Policy == off {
+		return "", false
+	}
+	return about(share(m.withoutMemory(v), m.measured)), true
+}
+
+// sentence compares the cached share with the estimate, and says how that is made.
 func (m memory) sentence(v pool.View) (sentence, bool) {
-	replicas := len(v.Replicas)
 	if m.measured <= 0 {
 		return sentence{}, false
 	}
 	s := sentence{capital(m.words) + " " + about(share(m.cached, m.measured)), " of prompt tokens came from the cache"}
-	if replicas < 2 || v.Routing.Policy == off {
-		s.Rest += "."
-		return s, true
+	if estimate, ok := m.estimate(v); ok {
+		s.Rest += fmt.Sprintf("; routing without memory would give about %s (a turn finds its history at one of %d replicas", estimate, len(v.Replicas))
+		if v.Routing.WorkingSet.Shared > 0 {
+			s.Rest += fmt.Sprintf(", the %s tokens that all share at each", tokens(v.Routing.WorkingSet.Shared))
+		}
+		s.Rest += ")"
 	}
-	s.Rest += fmt.Sprintf("; routing without memory would give about %s (a turn finds its history at one of %d replicas", about(share(m.withoutMemory(v), m.measured)), replicas)
-	if v.Routing.WorkingSet.Shared > 0 {
-		s.Rest += fmt.Sprintf(", the %s tokens that all share at each", tokens(v.Routing.WorkingSet.Shared))
-	}
-	s.Rest += ")."
+	s.Rest += "."
 	return s, true
 }
 
-// withoutMemory is the cached tokens of the estimate.
+// withoutMemory is the cached tokens of the estimate: a turn finds its own history
+// at one replica of R, so 1/R of what was cached beyond the prefix that all
+// conversations share, and that prefix everywhere. What earlier turns left at other
+// replicas is not in it, nor is the room that such copies take from others; the two
+// work against each other.
 func (m memory) withoutMemory(v pool.View) int64 {
 	everywhere := min(max(v.Routing.WorkingSet.Shared, 0)*m.requests, m.cached)
 	return everywhere + (m.cached-everywhere)/int64(max(len(v.Replicas), 1))
@@ -182,9 +194,9 @@ func (h *Handler) modelHour(ctx context.Context, v pool.View) (o modelHour, m me
 		return o, m
 	}
 	q := lately.query
-	t, total := lately.tokens.Total, lately.requests.Series[0].Total
+	total := lately.requests.Series[0].Total
 	o.Known, o.Span = true, lately.words
-	m = memory{words: lately.words, cached: t.Cached, measured: t.Cached + t.Computed - t.Unmeasured, requests: total.Requests}
+	m = memoryOf(lately)
 	o.Prompt, o.Completion = tokenCharts(frame{Height: 130}, q, lately.tokens.Series[0].Points, h.o.Now())
 	o.Latency = latencyChart(frame{Height: 110}, q, lately.requests.Series[0].Points)
 	if recent, err := h.history.Recent(ctx, v.Name, 500); err == nil {

@@ -77,13 +77,31 @@ func (h *Handler) stateOf(pools []Pool) (state, []card) {
 	return s, cards
 }
 
+// besideShare fills in what the cached share would be without memory, where one
+// model makes that a question with one answer.
+func besideShare(tiles []tile, o hour, pools []Pool) {
+	if len(pools) != 1 {
+		return
+	}
+	m := memoryOf(o.recent)
+	if text, ok := m.estimate(pools[0].View()); ok {
+		for i := range tiles {
+			if tiles[i].ID == "cached" {
+				tiles[i].Beside = "without memory " + text
+			}
+		}
+	}
+}
+
 func (h *Handler) overviewPage(w http.ResponseWriter, r *http.Request) {
 	o := overviewPage{page: h.page(r, navOverview, "Overview", "/api/overview")}
-	o.state, o.Models = h.stateOf(h.o.Pools())
+	pools := h.o.Pools()
+	o.state, o.Models = h.stateOf(pools)
 	o.History = h.history.State().Sentence
 	hour, err := h.hourOf(r.Context())
 	if err == nil {
 		o.Tiles, o.Span = hour.tiles(), hour.words
+		besideShare(o.Tiles, hour, pools)
 		o.Prompt, _ = tokenCharts(frame{Height: 130}, hour.query, hour.points, hour.now)
 	} else if o.History == "" {
 		o.History = sentenceOf(err.Error())

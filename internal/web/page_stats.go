@@ -46,7 +46,7 @@ var measures = [...]struct{ name, label, heading string }{
 }
 
 // ranges are the lengths that have a link.
-var ranges = [...]struct{ value, label string }{{"1h", "Hour"}, {"6h", "6 h"}, {"24h", "Day"}, {"7d", "Week"}, {"30d", "Month"}}
+var ranges = [...]struct{ value, label string }{{"15m", "15 min"}, {"1h", "Hour"}, {"6h", "6 h"}, {"24h", "Day"}, {"7d", "Week"}, {"30d", "Month"}}
 
 // chartSteps are the steps of charts: with 60 to 150 of them a bar can be seen.
 var chartSteps = [...]time.Duration{
