@@ -184,6 +184,9 @@ func TestParseRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q in it", name, err, tc.want)
 		}
 	}
+	if _, err := Parse([]byte(`{"schema": 1, "arms": [{"name": "a", "steps": [{"sessions": 4, "ci": {"stayed_percent": 101}}]}]}`)); err != nil {
+		t.Errorf("a half width above 100, as of two runs: %v", err)
+	}
 	if _, err := Parse([]byte(`{"schema": 1, "later": true, "arms": [{"name": "a", "steps": [{"sessions": 4, "turns": null}]}]}`)); err != nil {
 		t.Errorf("an unknown key and a figure that was not measured: %v", err)
 	}
