@@ -98,7 +98,7 @@ func (h *Handler) modelPage(w http.ResponseWriter, r *http.Request) {
 		m.Policies = append(m.Policies, filterLink{Label: name, On: name == v.Routing.Policy})
 	}
 	if v.Waiting > 0 {
-		m.Held = plural(v.Waiting, "1 request waits", "%d requests wait") + " at the gateway until a replica takes it on."
+		m.Held = plural(v.Waiting, "1 request waits at the gateway until a replica takes it on.", "%d requests wait at the gateway until a replica takes them on.")
 	}
 	var measured memory
 	m.Hour, measured = h.modelHour(r.Context(), v)
