@@ -2,13 +2,18 @@ package app
 
 import (
 	"bytes"
-	"cmp"
 	"context"
+	"fmt"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"lmwarden/internal/bench"
 	"lmwarden/internal/bench/results"
@@ -61,7 +66,11 @@ func (o BenchOptions) run(t *testing.T, ctx context.Context) (r *results.Results
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	err = Bench(ctx, IO{&stdout, &stderr}, o)
-	r, _ = results.Read(o.Out)
+	if r, readErr := results.Read(o.Out); readErr == nil {
+		return r, stdout.String(), stderr.String(), err
+	} else if err == nil {
+		t.Fatal(readErr)
+	}
 	return r, stdout.String(), stderr.String(), err
 }
 
@@ -115,7 +124,7 @@ func TestLiveAgreesWithVirtualTime(t *testing.T) {
 				continue // whether off stayed cannot be seen behind one URL
 			}
 			noise := 2 * max(deviation(virtual[0], c.Of), deviation(virtual[1], c.Of))
-			if d := *b - *a; max(d, -d) > noise && cmp.Compare(*la, *lb) != cmp.Compare(*a, *b) {
+			if d := *b - *a; max(d, -d) > noise && (*la < *lb) != (*a < *b) {
 				t.Errorf("%d sessions, %s: off %.2f, affinity %.2f live; %.2f and %.2f in virtual time", n, c.Title, *la, *lb, *a, *b)
 			}
 		}
@@ -137,4 +146,223 @@ func deviation(s *results.Step, of func(*results.Measures) *float64) float64 {
 	}
 	variance := max((squares-sum*sum/n)/(n-1), 0)
 	return math.Sqrt(variance)
+}
+
+// policyOf is the policy in force, by the API.
+func (g *testGateway) policyOf() string {
+	g.t.Helper()
+	var m struct{ Policy string }
+	g.admin(http.MethodGet, "/api/models/"+testModel, "", &m)
+	return m.Policy
+}
+
+func TestBenchMeasuresBothArmsAndGivesThePolicyBack(t *testing.T) {
+	g, o := benchBox(t, 2, quarter(t), 200)
+	o.Protocol.Arms, o.Protocol.Sessions, o.Protocol.Cold = []string{"off", "round-robin"}, []int{1, 3}, true
+	o.Repeat, o.Order, o.Dialect = 2, "alternate", "openai"
+	r, out, log, err := o.run(t, context.Background())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log)
+	}
+	if got := g.policyOf(); got != "affinity" {
+		t.Errorf("the gateway is left with policy %s", got)
+	}
+	if !strings.Contains(out, "| sessions (off → round-robin) |") || strings.Contains(out, "failed,") {
+		t.Errorf("printed:\n%s", out)
+	}
+	for _, arm := range r.Arms {
+		for _, s := range arm.Steps {
+			if len(s.Runs) != 2 || s.PrefixHitPercent == nil || s.ReplicasBusy == nil || *s.ReplicasBusy <= 0 || *s.ReplicasBusy > 2 || *s.Turns < 1 {
+				t.Errorf("%s, %d sessions: %+v", arm.Name, s.Sessions, s.Measures)
+			}
+		}
+	}
+	if s := r.Arm("round-robin").Steps[0]; s.FirstTurnSpread == nil || len(s.Replicas) != 2 {
+		t.Errorf("which replica served what is not known: %+v", s.Replicas)
+	}
+	if s := r.Arm("off").Steps[0]; s.StayedPercent != nil || len(s.Replicas) != 0 {
+		t.Errorf("off behind one URL tells of replicas: stayed %v, %v", s.StayedPercent, s.Replicas)
+	}
+	want := map[string]any{"off": "cold", "round-robin": "cold"}
+	if diff := cmp.Diff(want, r.Box["caches_before_arm"]); diff != "" || r.Box["order_of_arms"] != "alternate" {
+		t.Errorf("settings of the box (-want +got):\n%s\n%v", diff, r.Box)
+	}
+}
+
+// after is a writer that does something when a text has been written to it.
+type after struct {
+	bytes.Buffer
+	text string
+	do   func()
+}
+
+func (a *after) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), a.text) {
+		a.do()
+	}
+	return a.Buffer.Write(p)
+}
+
+func TestAnInterruptedBenchReportsWhatThereIs(t *testing.T) {
+	g, o := benchBox(t, 2, quarter(t), 100)
+	o.Protocol.Step = time.Hour
+	ctx, interrupt := context.WithCancel(context.Background())
+	var out bytes.Buffer
+	// The first line of a step that runs: it has begun.
+	log := &after{text: "off, 8 sessions, ", do: interrupt}
+	err := Bench(ctx, IO{&out, log}, o)
+	if err == nil || !strings.Contains(err.Error(), "interrupted") {
+		t.Errorf("error %v", err)
+	}
+	r, err := results.Read(o.Out)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log)
+	}
+	if s := r.Arm("off").Step(8); s == nil || *s.Turns < 1 || *s.Cut < 1 || s.TTFBP50 == nil {
+		t.Errorf("nothing of the step under way: %+v", s)
+	}
+	if r.Arm("affinity") != nil {
+		t.Error("an arm that never ran is in the results")
+	}
+	if !strings.Contains(out.String(), "| 8 | ") {
+		t.Errorf("printed:\n%s", &out)
+	}
+	if got := g.policyOf(); got != "affinity" {
+		t.Errorf("the gateway is left with policy %s", got)
+	}
+	g.checkNothingInFlight()
+}
+
+func TestAnArmMayBeAnotherRouter(t *testing.T) {
+	params := quarter(t)
+	_, o := benchBox(t, 2, params, 200)
+	engine := newEngine(t, 2, func(e *server.Options) { e.Params, e.Speed, e.OmitPromptTokensDetails = params, 200, true })
+	o.Target, o.Admin = "", ""
+	o.Routers, o.EngineMetrics, o.Protocol.Sessions = []string{"direct=" + engine.url()}, []string{engine.url() + "/metrics"}, []int{3}
+	r, out, log, err := o.run(t, context.Background())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log)
+	}
+	s := r.Arm("direct").Step(3)
+	if s.PrefixHitPercent == nil || s.ReplicasBusy == nil || s.OutputTokensPerMin == nil || *s.Turns < 1 {
+		t.Errorf("not measured alike: %+v", s.Measures)
+	}
+	// This engine does not tell the cached tokens of a request, and nobody tells
+	// where it went.
+	if s.RereadTokens != nil || s.StayedPercent != nil || s.Spills != nil || s.FirstTurnSpread != nil {
+		t.Errorf("measured, but not told by anybody: %+v", s.Measures)
+	}
+	if !strings.Contains(out, " – |") {
+		t.Errorf("printed:\n%s", out)
+	}
+
+	o.EngineMetrics = nil
+	r, _, log, err = o.run(t, context.Background())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log)
+	}
+	if s := r.Arm("direct").Step(3); s.PrefixHitPercent != nil || s.ReplicasBusy != nil || s.TTFBP50 == nil {
+		t.Errorf("without an engine's counters: %+v", s.Measures)
+	}
+	if !strings.Contains(log, "no engine is known") {
+		t.Errorf("nobody was told:\n%s", log)
+	}
+}
+
+func TestATargetThatFailsIsCounted(t *testing.T) {
+	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, `{"error":{"message":"full"}}`, http.StatusServiceUnavailable)
+	}))
+	defer refuses.Close()
+	_, o := benchBox(t, 1, quarter(t), 100)
+	o.Protocol.Arms, o.Protocol.Sessions = []string{"affinity"}, []int{2}
+	o.Routers, o.EngineMetrics = []string{"broken=" + refuses.URL}, nil
+	r, out, log, err := o.run(t, context.Background())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log)
+	}
+	s := r.Arm("broken").Step(2)
+	if *s.Failed < 2 || *s.Turns != 0 || s.TTFBP50 != nil || s.E2EP50 != nil || *s.SessionsPerHour != 0 {
+		t.Errorf("failures are in the figures: %+v", s.Measures)
+	}
+	if *r.Arm("affinity").Step(2).Failed != 0 || !strings.Contains(out, "\nbroken, 2 sessions, seed 1: ") || !strings.Contains(out, " status 503\n") {
+		t.Errorf("printed:\n%s", out)
+	}
+	o.Target, o.Admin = "", ""
+	o.Model = testModel
+	if _, _, _, err := o.run(t, context.Background()); err == nil || !strings.Contains(err.Error(), "no request was answered") {
+		t.Errorf("everything failed, error %v", err)
+	}
+}
+
+func TestAReplicaDiesInTheMiddleOfAStep(t *testing.T) {
+	params := quarter(t)
+	var urls []string
+	for range 2 {
+		urls = append(urls, newEngine(t, 1, func(o *server.Options) { o.Params, o.Speed, o.AnswerTokens = params, 20, 100_000 }).url())
+	}
+	g := startGateway(t, urls, nil).awaitReady()
+	o := BenchOptions{
+		Target: g.URL(), Admin: g.AdminURL(), Dialect: "anthropic", Kill: []string{"1@10s+10s"}, DrainReplica: []string{"0@30s+5s"},
+		Protocol: bench.Protocol{Arms: []string{"affinity"}, Sessions: []int{4}, Step: 50 * time.Second}, Workload: quarterWorkload(),
+		Seed: 1, Repeat: 1, Order: "given", BytesPerToken: 4, Speed: 20, Timeout: time.Minute, Out: filepath.Join(t.TempDir(), "out"),
+	}
+	r, _, log, err := o.run(t, context.Background())
+	if err != nil || strings.Contains(log, "warden bench:") {
+		t.Fatalf("%v\n%s", err, log)
+	}
+	s := r.Arm("affinity").Step(4)
+	if *s.Failed+*s.Moves < 1 || s.PrefixHitPercent == nil || s.ReplicasBusy == nil {
+		t.Errorf("a replica died: %+v", s.Measures)
+	}
+	if r.Box["incidents"] != "drain 0@30s+5s, kill 1@10s+10s" {
+		t.Errorf("incidents %v", r.Box["incidents"])
+	}
+	await(t, "both replicas to be ready", func() error {
+		for i, replica := range g.models.Pools()[0].View().Replicas {
+			if replica.State.String() != "ready" {
+				return fmt.Errorf("replica %d is %s", i, replica.State)
+			}
+		}
+		return nil
+	})
+}
+
+// What can be known to be wrong is said before any load.
+func TestBenchRefuses(t *testing.T) {
+	_, sound := benchBox(t, 1, quarter(t), 100)
+	chat := filepath.Join(t.TempDir(), "chat.jsonl")
+	line := `{"id": "a", "messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Yes?"}]}`
+	if err := os.WriteFile(chat, []byte(line), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		change func(*BenchOptions)
+		want   string
+	}{
+		"nothing":            {func(o *BenchOptions) { o.Target, o.Admin = "", "" }, "nothing to measure"},
+		"no target":          {func(o *BenchOptions) { o.Target = "" }, "--admin without --target"},
+		"no URL":             {func(o *BenchOptions) { o.Target = "localhost:8100" }, `--target "localhost:8100"`},
+		"an unknown policy":  {func(o *BenchOptions) { o.Protocol.Arms = []string{"off", "nope"} }, `arm "nope"`},
+		"an unknown model":   {func(o *BenchOptions) { o.Model = "nope" }, `no model "nope"; known: tiny`},
+		"an unknown dialect": {func(o *BenchOptions) { o.Dialect = "latin" }, "anthropic, openai"},
+		"an unknown order":   {func(o *BenchOptions) { o.Order = "nope" }, "alternate"},
+		"no admin API":       {func(o *BenchOptions) { o.Admin = o.Target }, "/api/models"},
+		"an arm twice":       {func(o *BenchOptions) { o.Routers = []string{"off=http://127.0.0.1:1"} }, `"off" is there twice`},
+		"no name":            {func(o *BenchOptions) { o.Routers = []string{"http://127.0.0.1:1"} }, "NAME=URL"},
+		"no replica":         {func(o *BenchOptions) { o.Kill = []string{"4@1s"} }, "kill 4@1s: there is no such replica: 1 are known"},
+		"an endless kill":    {func(o *BenchOptions) { o.Kill = []string{"0@1s"}; o.Protocol.Step = 0; o.Trace = []string{chat} }, "say for how long"},
+		"no trace":           {func(o *BenchOptions) { o.Trace = []string{"absent.jsonl"} }, "absent.jsonl"},
+		"half a kill":        {func(o *BenchOptions) { o.Kill = []string{"0"} }, "REPLICA@TIME"},
+		"no time":            {func(o *BenchOptions) { o.Timeout = 0 }, "timeout of 0s"},
+		"no speed":           {func(o *BenchOptions) { o.Speed = 0 }, "speed of 0"},
+		"no bytes":           {func(o *BenchOptions) { o.BytesPerToken = 1 }, "1 bytes a token"},
+	} {
+		o := sound
+		tc.change(&o)
+		_, out, _, err := o.run(t, context.Background())
+		if err == nil || !strings.Contains(err.Error(), tc.want) || out != "" {
+			t.Errorf("%s: %v, want %q in it; printed %q", name, err, tc.want, out)
+		}
+	}
 }

@@ -5,7 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
+
 	"slices"
 	"strings"
 
@@ -129,10 +129,8 @@ func (m Measurement) box(s *System, caches map[string]string) any {
 		BytesPerToken int               `json:"bytes_per_token"`
 		TimeoutS      float64           `json:"timeout_s"`
 		Speed         float64           `json:"speed"` // of simulated engines
-		Client        string            `json:"client"`
 	}{
 		"live", target, strings.Join(routers, " "), strings.Join(engines, " "), s.model, s.o.Dialect, len(s.places), caches,
 		m.Order, m.Repeat, strings.Join(incidents, ", "), s.o.BytesPerToken, s.o.Timeout.Seconds(), s.o.Speed,
-		fmt.Sprintf("%s/%s, %d cores, %s", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version()),
 	}
 }
