@@ -18,7 +18,7 @@ import (
 var mayImport = map[string][]string{
 	"cmd/warden": {"internal/app"},
 	"internal/app": {
-		"internal/bench", "internal/bench/live", "internal/bench/report", "internal/bench/results", "internal/config", "internal/doctor", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
+		"internal/access", "internal/bench", "internal/bench/live", "internal/bench/report", "internal/bench/results", "internal/config", "internal/doctor", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
 		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/stats", "internal/systemd", "internal/telemetry", "internal/web",
 	},
 	"internal/web":              {"internal/pool", "internal/session", "internal/stats", "internal/routing", "internal/engine", "internal/bench/results"},
@@ -33,7 +33,8 @@ var mayImport = map[string][]string{
 	"internal/bench/results":    {},
 	"internal/enginesim/server": {"internal/enginesim", "internal/llmapi"},
 	"internal/enginesim":        {},
-	"internal/config":           {},
+	"internal/access":           {},
+	"internal/config":           {"internal/access"},
 	"internal/llmapi":           {},
 	"internal/routing":          {},
 	"internal/engine":           {},
