@@ -15,6 +15,7 @@ type scale struct {
 	ticks     []float64
 }
 
+// at gives what lies below a log axis its lower end.
 func (s scale) at(v float64) float64 {
 	if s.log {
 		return math.Log(max(v, s.low)/s.low) / math.Log(s.high/s.low)

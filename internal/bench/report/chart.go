@@ -39,6 +39,8 @@ const (
 	titleSize     = 13
 	textSize      = 11
 	lineWidth     = 2
+	gapToNames    = 9
+	swatch        = 16  // of a line, beside its name
 	rise          = 1.2 // digits and small letters stand above the middle of a line
 )
 
@@ -58,15 +60,14 @@ func (c chart) draw(canvas draw.Canvas) {
 	}
 	// Browsers without the font take one that is up to a seventh wider.
 	right = min(right*1.15, 100)
-	const gapToNames, glyphRoom = 12, 11
-	area := draw.Crop(canvas, 8+left+8, -(gapToNames + glyphRoom + right + 4), 40, -54)
+	area := draw.Crop(canvas, 8+left+8, -(gapToNames + swatch + 5 + right + 4), 40, -54)
 	place := placement{area, c}
 
 	c.drawGrid(place, axisText, p)
 	for i, l := range c.lines {
 		l.draw(place, vg.Length(i)-vg.Length(len(c.lines)-1)/2)
 	}
-	c.drawNames(place, nameText, gapToNames, glyphRoom)
+	c.drawNames(place, nameText)
 }
 
 func (c chart) drawGrid(at placement, axisText text.Style, p pen) {
@@ -85,7 +86,8 @@ func (c chart) drawGrid(at placement, axisText text.Style, p pen) {
 }
 
 // draw draws the line so far aside that intervals at one place do not hide each
-// other. An interval that is no taller than its point is not seen.
+// other. An interval that is no taller than its point is not seen, one that goes
+// beyond the axis ends open.
 func (l line) draw(at placement, aside vg.Length) {
 	c := &at.area
 	thin := draw.LineStyle{Color: l.mark.colour.rgb(), Width: 1}
@@ -95,9 +97,13 @@ func (l line) draw(at placement, aside vg.Length) {
 		low, high := place(p.step, p.low), place(p.step, p.high)
 		if high.Y-low.Y > 2*l.mark.glyph().Radius {
 			const half = 2.5
-			c.StrokeLine2(thin, low.X, low.Y, high.X, high.Y)
-			c.StrokeLine2(thin, low.X-half, low.Y, low.X+half, low.Y)
-			c.StrokeLine2(thin, high.X-half, high.Y, high.X+half, high.Y)
+			c.StrokeLine2(thin, low.X, low.Y, high.X, min(high.Y, c.Max.Y))
+			for _, v := range []float64{p.low, p.high} {
+				if y := at.chart.y; v >= y.low && v <= y.high {
+					end := place(p.step, v)
+					c.StrokeLine2(thin, end.X-half, end.Y, end.X+half, end.Y)
+				}
+			}
 		}
 		if i > 0 && l.points[i-1].step != p.step-1 {
 			c.StrokeLines(l.mark.line(lineWidth), run)
@@ -113,7 +119,7 @@ func (l line) draw(at placement, aside vg.Length) {
 
 // drawNames writes each line's name beside its end, and as far from the next
 // name as a line of text needs.
-func (c chart) drawNames(at placement, style text.Style, gap, glyphRoom vg.Length) {
+func (c chart) drawNames(at placement, style text.Style) {
 	type name struct {
 		line
 		y vg.Length
@@ -135,10 +141,11 @@ func (c chart) drawNames(at placement, style text.Style, gap, glyphRoom vg.Lengt
 		names[i].y = max(names[i].y, floor)
 		floor = names[i].y + apart
 	}
-	x := at.area.Max.X + gap
+	x := at.area.Max.X + gapToNames
 	for _, n := range names {
-		at.area.DrawGlyphNoClip(n.mark.glyph(), vg.Point{X: x + 3, Y: n.y})
-		at.area.FillText(style, vg.Point{X: x + glyphRoom, Y: n.y + rise}, n.name)
+		at.area.StrokeLine2(n.mark.line(1.5), x, n.y, x+swatch, n.y)
+		at.area.DrawGlyphNoClip(n.mark.glyph(), vg.Point{X: x + swatch/2, Y: n.y})
+		at.area.FillText(style, vg.Point{X: x + swatch + 5, Y: n.y + rise}, n.name)
 	}
 }
 

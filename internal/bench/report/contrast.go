@@ -23,8 +23,7 @@ type contrastRow struct {
 
 type contrastCell struct {
 	results.Line
-	Text    string
-	Between string // the interval of the difference, empty when not known
+	Text string
 }
 
 // columnVerdict says in words at which numbers of sessions a column is what.
@@ -60,9 +59,6 @@ func groupContrasts(all []results.Comparison, single bool) []contrast {
 			case l.A != nil || l.B != nil:
 				cell.Text += " → " + l.Column.Format(l.B)
 			}
-			if l.Low != nil && l.High != nil && !single {
-				cell.Between = signed(l.Column, l.Low) + " to " + signed(l.Column, l.High)
-			}
 			row.Cells = append(row.Cells, cell)
 		}
 		t.Rows = append(t.Rows, row)
@@ -71,15 +67,6 @@ func groupContrasts(all []results.Comparison, single bool) []contrast {
 		tables[i].Verdicts = tables[i].inWords()
 	}
 	return tables
-}
-
-// signed prints a difference.
-func signed(c results.Column, v *float64) string {
-	if text := c.Format(v); *v > 0 {
-		return "+" + text
-	} else {
-		return text
-	}
 }
 
 func (t contrast) inWords() []columnVerdict {

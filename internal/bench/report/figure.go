@@ -61,7 +61,11 @@ func Figures(r *results.Results) []Figure {
 			l.mark = markOf(i)
 			c.lines = append(c.lines, l)
 			for _, at := range l.points {
-				values = append(values, at.value, at.low, at.high)
+				values = append(values, at.value)
+				// A wider interval than this would leave no room for the lines.
+				if at.high-at.low <= at.value {
+					values = append(values, at.low, at.high)
+				}
 			}
 		}
 		if len(values) == 0 {

@@ -26,6 +26,24 @@ type Line struct {
 	Verdict   Verdict
 }
 
+// Interval prints the interval of the difference, signed.
+func (l Line) Interval() string {
+	if l.Low == nil || l.High == nil {
+		return notMeasured
+	}
+	c := l.Column
+	if c.Digits == 0 && max(math.Abs(*l.Low), math.Abs(*l.High)) < 100 {
+		c.Digits = 1 // means of counts are not whole
+	}
+	signed := func(v *float64) string {
+		if *v > 0 {
+			return "+" + c.Format(v)
+		}
+		return c.Format(v)
+	}
+	return signed(l.Low) + " … " + signed(l.High)
+}
+
 // Verdict is what a comparison of a column says of the second side.
 type Verdict string
 
@@ -229,12 +247,8 @@ func ComparisonTable(all []Comparison) string {
 			if l.A == nil || l.B == nil {
 				continue
 			}
-			between := notMeasured
-			if l.Low != nil && l.High != nil {
-				between = l.Column.Format(l.Low) + " … " + l.Column.Format(l.High)
-			}
 			fmt.Fprintf(&b, "| %s | %d | %s | %s | %s | %s | %s |\n", c.Arms, c.Sessions, l.Column.Title,
-				l.Column.Format(l.A), l.Column.Format(l.B), between, l.Verdict)
+				l.Column.Format(l.A), l.Column.Format(l.B), l.Interval(), l.Verdict)
 		}
 	}
 	return b.String()

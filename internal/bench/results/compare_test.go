@@ -109,7 +109,7 @@ func TestCompareMeasurements(t *testing.T) {
 	if err != nil || len(all) != 3 {
 		t.Fatalf("%d comparisons, %v; want 3", len(all), err)
 	}
-	if table := ComparisonTable(all); !strings.Contains(table, "| off | 4 | turns | 2 | 2 | 0 … 0 | no difference seen |") ||
+	if table := ComparisonTable(all); !strings.Contains(table, "| off | 4 | turns | 2 | 2 | 0.0 … 0.0 | no difference seen |") ||
 		!strings.Contains(table, "| off | 8 | turns | 7 | 7 | – | not known |") {
 		t.Errorf("table:\n%s", table)
 	}
