@@ -301,6 +301,7 @@ func (c *chaos) configuration() *config.Config {
 	cfg.ScrapeInterval = config.Duration(100 * time.Millisecond)
 	cfg.StopTimeout = config.Duration(10 * time.Second)
 	cfg.Timeouts.FirstByte, cfg.Timeouts.StreamIdle = config.Duration(5*time.Second), config.Duration(5*time.Second)
+	cfg.Timeouts.Stuck = config.Duration(time.Second)
 	cfg.Session.MaxConversations = 500 // so that the tables fill
 	m := config.Model{Policy: "affinity"}
 	for _, s := range c.box {

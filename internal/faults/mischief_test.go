@@ -66,6 +66,7 @@ func (c *chaos) disturb(s *simulated, r *rand.Rand, over <-chan struct{}) {
 		process(fmt.Sprintf("die,rank=%d,answers=4s", rank), 7*time.Second),
 		process("stop", 3*time.Second),
 		process("stop,timeout=2s", 4*time.Second),
+		process("stop,timeout=10ms", 60*time.Second), // what it has not finished then hangs
 		func() bool { s.kill(); return cold },
 		func() bool {
 			s.fail(fmt.Sprintf("freeze,rank=%d,for=10s", rank))
