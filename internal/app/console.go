@@ -44,6 +44,7 @@ func (g *Gateway) newConsole(metrics *telemetry.Metrics, exposition http.Handler
 		Settings:   g.settings,
 		ClientURL:  g.URL,
 		Benchmarks: benchmarks,
+		Cancel:     g.proxy.Cancel,
 	})
 }
 

@@ -119,6 +119,7 @@ func (x *exchange) prepare() *failure {
 
 	id := h.sessions.Identify(x.rec.Time, session.Request{Model: name, Header: x.r.Header, Facts: x.facts})
 	x.rec.Identity, x.rec.Client = id, id.Client
+	x.enlist(id.Key)
 	req := pool.Request{
 		ID:           x.rec.RequestID,
 		Conversation: id.Name,
@@ -402,6 +403,7 @@ func (x *exchange) finish() {
 				slog.String(keyStack, string(debug.Stack())))
 		}
 	}
+	x.delist()
 	x.letGo()
 	rec, now := &x.rec, time.Now()
 	rec.Duration = now.Sub(rec.Time)

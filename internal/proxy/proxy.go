@@ -107,6 +107,7 @@ type Handler struct {
 	bodies   bodies
 	buffers  sync.Pool // of *[streamBuffer]byte
 	open     open
+	enlisted enlisted
 }
 
 // models, backend and lease are what the handler uses of pool.
