@@ -242,7 +242,7 @@ func (a *appending) sums(cells map[cell]*sum) error {
 			return err
 		}
 		if err := errors.Join(s.ttfb.merge(ttfb), s.duration.merge(duration)); err != nil {
-			return fmt.Errorf("%w: latencies: %w", errDamaged, err)
+			return fmt.Errorf("a sum's latencies: %w", err)
 		}
 		if err := a.exec(st.add, int(c.dimension), c.step, model, member,
 			s.Requests, s.OK, s.ClientError, s.EngineError, s.GatewayError, s.Counts.Cancelled,

@@ -38,30 +38,55 @@ type TokenChart struct {
 // tokens first. Errors are of type *QueryError or wrap ErrUnavailable.
 func (s *Store) Tokens(ctx context.Context, q Query) (TokenChart, error) {
 	chart := TokenChart{}
-	series, err := s.series(ctx, &q, false)
+	db, err := s.asked(&q)
 	if err != nil {
 		return chart, err
 	}
 	chart.Query = q
-	for _, line := range series {
-		t := TokenSeries{Name: line.name, Points: make([]TokenPoint, q.points())}
-		for i, sum := range line.sums {
-			t.Points[i] = TokenPoint{q.at(i), sum.Tokens}
-			t.Total = t.Total.plus(sum.Tokens)
-		}
-		chart.Total = chart.Total.plus(t.Total)
-		chart.Series = append(chart.Series, t)
+	series := map[int64]*TokenSeries{}
+	if q.Group == GroupNone {
+		series[0] = newTokenSeries(&q)
 	}
-	slices.SortStableFunc(chart.Series, func(a, b TokenSeries) int {
-		return cmp.Compare(b.Total.Cached+b.Total.Computed+b.Total.Completion, a.Total.Cached+a.Total.Computed+a.Total.Completion)
-	})
+	where, args := db.ofModel(&q, q.From.UnixMilli(), q.Step.Milliseconds(), q.Group.dimension(), q.From.UnixMilli(), q.To.UnixMilli())
+	series, err = collect(ctx, db.read, series, func(all map[int64]*TokenSeries, row *sql.Rows) (map[int64]*TokenSeries, error) {
+		var member, i int64
+		var t Tokens
+		if err := row.Scan(&member, &i, &t.Cached, &t.Computed, &t.Unmeasured, &t.Completion); err != nil {
+			return nil, err
+		}
+		line := all[member]
+		if line == nil {
+			line = newTokenSeries(&q)
+			all[member] = line
+		}
+		line.Points[i].Tokens = t
+		line.Total = line.Total.plus(t)
+		return all, nil
+	}, fmt.Sprintf(`SELECT member, (step - ?) / ?, sum(cached), sum(computed), sum(unmeasured), sum(completion)
+		FROM sums_%s WHERE dimension = ? AND step >= ? AND step < ? %s GROUP BY 1, 2`, resolutionOf(q.Step).name, where), args...)
+	if err != nil {
+		return chart, err
+	}
+	names, err := db.names(ctx, q.Group)
+	if err != nil {
+		return chart, err
+	}
+	for _, member := range slices.Sorted(maps.Keys(series)) {
+		line := series[member]
+		line.Name = names(member)
+		chart.Total = chart.Total.plus(line.Total)
+		chart.Series = append(chart.Series, *line)
+	}
+	slices.SortStableFunc(chart.Series, func(a, b TokenSeries) int { return cmp.Compare(b.Total.all(), a.Total.all()) })
 	return chart, nil
 }
 
-// Quantiles of a time, each within 1 % of a true one; all 0 when Count is 0.
-type Quantiles struct {
-	Count         int64
-	P50, P95, P99 time.Duration
+func newTokenSeries(q *Query) *TokenSeries {
+	line := &TokenSeries{Points: make([]TokenPoint, q.points())}
+	for i := range line.Points {
+		line.Points[i].Time = q.at(i)
+	}
+	return line
 }
 
 // RequestPoint is the requests that ended within a step.
@@ -89,129 +114,106 @@ type RequestChart struct {
 // with most requests come first.
 func (s *Store) Requests(ctx context.Context, q Query) (RequestChart, error) {
 	chart := RequestChart{}
-	series, err := s.series(ctx, &q, true)
+	db, err := s.asked(&q)
 	if err != nil {
 		return chart, err
 	}
 	chart.Query = q
-	for _, line := range series {
-		r := RequestSeries{Name: line.name, Points: make([]RequestPoint, q.points())}
-		total := sum{}
-		for i := range line.sums {
-			at := &line.sums[i]
-			r.Points[i] = at.point(q.at(i))
-			if err := total.join(at); err != nil {
-				return RequestChart{}, err
-			}
-		}
-		r.Total = total.point(q.From)
-		chart.Series = append(chart.Series, r)
+	lines := map[int64]*requestLine{}
+	if q.Group == GroupNone {
+		lines[0] = newRequestLine(&q)
 	}
-	slices.SortStableFunc(chart.Series, func(a, b RequestSeries) int {
-		return cmp.Compare(b.Total.Requests, a.Total.Requests)
-	})
+	var ttfb, duration sql.RawBytes // overwritten by each row
+	where, args := db.ofModel(&q, q.From.UnixMilli(), q.Step.Milliseconds(), q.Group.dimension(), q.From.UnixMilli(), q.To.UnixMilli())
+	lines, err = collect(ctx, db.read, lines, func(all map[int64]*requestLine, row *sql.Rows) (map[int64]*requestLine, error) {
+		var member int64
+		var i int
+		var c Counts
+		if err := row.Scan(&member, &i, &c.Requests, &c.OK, &c.ClientError, &c.EngineError, &c.GatewayError, &c.Cancelled,
+			&c.Placed, &c.Stayed, &c.Spilled, &c.Moved, &ttfb, &duration); err != nil {
+			return nil, err
+		}
+		line := all[member]
+		if line == nil {
+			line = newRequestLine(&q)
+			all[member] = line
+		}
+		return all, line.add(i, c, ttfb, duration)
+	}, fmt.Sprintf(`SELECT member, (step - ?) / ?, requests, ok, client_error, engine_error, gateway_error, cancelled,
+		placed, stayed, spilled, moved, ttfb, duration
+		FROM sums_%s WHERE dimension = ? AND step >= ? AND step < ? %s ORDER BY dimension, step`, resolutionOf(q.Step).name, where), args...)
+	if err != nil {
+		return chart, err
+	}
+	names, err := db.names(ctx, q.Group)
+	if err != nil {
+		return chart, err
+	}
+	for _, member := range slices.Sorted(maps.Keys(lines)) {
+		line := lines[member]
+		line.end()
+		line.Name = names(member)
+		chart.Series = append(chart.Series, line.RequestSeries)
+	}
+	slices.SortStableFunc(chart.Series, func(a, b RequestSeries) int { return cmp.Compare(b.Total.Requests, a.Total.Requests) })
 	return chart, nil
+}
+
+// requestLine is a series that grows step by step. It holds the distributions of
+// one step at a time.
+type requestLine struct {
+	RequestSeries
+	at                   int // the step that ttfb and duration are of
+	ttfb, duration       sketch
+	allTTFB, allDuration sketch
+}
+
+func newRequestLine(q *Query) *requestLine {
+	line := &requestLine{RequestSeries: RequestSeries{Points: make([]RequestPoint, q.points())}}
+	for i := range line.Points {
+		line.Points[i].Time = q.at(i)
+	}
+	line.Total.Time = q.From
+	return line
+}
+
+// add adds a sum to a step, which is not before those that were added to.
+func (l *requestLine) add(i int, c Counts, ttfb, duration []byte) error {
+	if i != l.at {
+		l.endStep()
+		l.at = i
+	}
+	p := &l.Points[i]
+	p.Counts, l.Total.Counts = p.Counts.plus(c), l.Total.Counts.plus(c)
+	if err := l.ttfb.merge(ttfb); err != nil {
+		return err
+	}
+	return l.duration.merge(duration)
+}
+
+func (l *requestLine) endStep() {
+	p := &l.Points[l.at]
+	p.TTFB, p.Duration = l.ttfb.quantiles(), l.duration.quantiles()
+	l.allTTFB.join(&l.ttfb)
+	l.allDuration.join(&l.duration)
+	l.ttfb.reset()
+	l.duration.reset()
+}
+
+func (l *requestLine) end() {
+	l.endStep()
+	l.Total.TTFB, l.Total.Duration = l.allTTFB.quantiles(), l.allDuration.quantiles()
 }
 
 // at is the beginning of a step.
 func (q *Query) at(i int) time.Time { return q.From.Add(time.Duration(i) * q.Step) }
 
-func (s *sum) point(at time.Time) RequestPoint {
-	return RequestPoint{Time: at, Counts: s.Counts, TTFB: s.ttfb.quantiles(), Duration: s.duration.quantiles()}
-}
-
-func (s *sum) join(o *sum) error {
-	s.Counts, s.Tokens = s.Counts.plus(o.Counts), s.Tokens.plus(o.Tokens)
-	if err := s.ttfb.join(o.ttfb); err != nil {
-		return err
-	}
-	return s.duration.join(o.duration)
-}
-
-// join adds another sketch.
-func (s *sketch) join(o sketch) error {
-	if o.DDSketch == nil {
-		return nil
-	}
-	s.make()
-	return s.MergeWith(o.DDSketch)
-}
-
-func (s *sketch) quantiles() Quantiles {
-	if s.DDSketch == nil || s.IsEmpty() {
-		return Quantiles{}
-	}
-	v, err := s.GetValuesAtQuantiles([]float64{0.5, 0.95, 0.99})
-	if err != nil { // of an empty sketch only
-		return Quantiles{}
-	}
-	seconds := func(f float64) time.Duration { return time.Duration(f * float64(time.Second)) }
-	return Quantiles{Count: int64(s.GetCount()), P50: seconds(v[0]), P95: seconds(v[1]), P99: seconds(v[2])}
-}
-
-// line is a member's sums, one for each step.
-type line struct {
-	name string
-	sums []sum
-}
-
-// sqlSums has columns, the name of a resolution and a condition on the model
-// for %s.
-const sqlSums = `SELECT member, step, requests, ok, client_error, engine_error, gateway_error, cancelled,
-	placed, stayed, spilled, moved, cached, computed, unmeasured, completion %s
-	FROM sums_%s WHERE dimension = ? AND step >= ? AND step < ? %s`
-
-// series reads what a query asks for, with the latencies or without. Without a
-// group there is always one line.
-func (s *Store) series(ctx context.Context, q *Query, latencies bool) ([]*line, error) {
+// asked checks a query and finds the database for it.
+func (s *Store) asked(q *Query) (*database, error) {
 	if err := q.check(); err != nil {
 		return nil, err
 	}
-	db, err := s.reading()
-	if err != nil {
-		return nil, err
-	}
-	var ttfb, duration []byte
-	columns, more := "", []any{}
-	if latencies {
-		columns, more = ", ttfb, duration", []any{&ttfb, &duration}
-	}
-	where, args := db.ofModel(q, int(q.Group.dimension()), q.From.UnixMilli(), q.To.UnixMilli())
-	rows, err := db.read.QueryContext(ctx, fmt.Sprintf(sqlSums, columns, resolutionOf(q.Step).name, where), args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	lines := map[int64]*line{}
-	if q.Group == GroupNone {
-		lines[0] = &line{sums: make([]sum, q.points())}
-	}
-	for rows.Next() {
-		var member, step int64
-		var r sum
-		into := append([]any{&member, &step, &r.Requests, &r.OK, &r.ClientError, &r.EngineError, &r.GatewayError, &r.Cancelled,
-			&r.Placed, &r.Stayed, &r.Spilled, &r.Moved, &r.Cached, &r.Computed, &r.Unmeasured, &r.Completion}, more...)
-		if err := rows.Scan(into...); err != nil {
-			return nil, err
-		}
-		l := lines[member]
-		if l == nil {
-			l = &line{sums: make([]sum, q.points())}
-			lines[member] = l
-		}
-		at := &l.sums[(step-q.From.UnixMilli())/q.Step.Milliseconds()]
-		at.Counts, at.Tokens = at.Counts.plus(r.Counts), at.Tokens.plus(r.Tokens)
-		if err := at.ttfb.merge(ttfb); err != nil {
-			return nil, err
-		}
-		if err := at.duration.merge(duration); err != nil {
-			return nil, err
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return db.named(ctx, q.Group, lines)
+	return s.reading()
 }
 
 // ofModel adds the condition on a query's model to arguments.
@@ -222,27 +224,16 @@ func (db *database) ofModel(q *Query, args ...any) (where string, all []any) {
 	return "AND model = (SELECT id FROM words WHERE word = ?)", append(args, q.Model)
 }
 
-// named puts lines in the order of their members and names them.
-func (db *database) named(ctx context.Context, g Group, lines map[int64]*line) ([]*line, error) {
-	words := map[int64]string{}
-	if g == GroupClient {
-		var err error
-		if words, err = db.allWords(ctx); err != nil {
-			return nil, err
-		}
+// names tells how the members of a group are called.
+func (db *database) names(ctx context.Context, g Group) (func(member int64) string, error) {
+	switch g {
+	case GroupReplica:
+		return func(member int64) string { return ReplicaName(int(member)) }, nil
+	case GroupClient:
+		words, err := db.allWords(ctx)
+		return func(member int64) string { return words[member] }, err
 	}
-	var all []*line
-	for _, member := range slices.Sorted(maps.Keys(lines)) {
-		l := lines[member]
-		switch g {
-		case GroupReplica:
-			l.name = ReplicaName(int(member))
-		case GroupClient:
-			l.name = words[member]
-		}
-		all = append(all, l)
-	}
-	return all, nil
+	return func(int64) string { return "" }, nil
 }
 
 // ReplicaName is how series and exports name a replica.

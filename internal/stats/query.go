@@ -20,8 +20,9 @@ const (
 	GroupClient  Group = "client"
 )
 
-// MaxPoints is the most steps that a query may have.
-const MaxPoints = 3000
+// maxSums is the most sums of a member that a query may have to read: 6 hours in
+// steps of 10 s.
+const maxSums = 2160
 
 // Query is what a chart asks for. ParseQuery makes one.
 type Query struct {
@@ -44,8 +45,7 @@ func (e *QueryError) Error() string { return fmt.Sprintf("%s %q: %s", e.Field, e
 // steps are those that a query without a step gets, the first with which there are
 // at most autoPoints.
 var steps = [...]time.Duration{
-	10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute,
-	30 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour, 12 * time.Hour, day, 7 * day,
+	10 * time.Second, time.Minute, 10 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour, 12 * time.Hour, day, 7 * day,
 }
 
 const autoPoints = 360
@@ -109,10 +109,7 @@ func ParseQuery(v url.Values, now time.Time) (Query, error) {
 	} else {
 		q.From, q.To = floor(q.From, q.Step), floor(q.To.Add(q.Step-1), q.Step)
 	}
-	if n := q.To.Sub(q.From) / q.Step; n > MaxPoints {
-		return Query{}, &QueryError{"step", q.Step.String(), fmt.Sprintf("the range has %d such steps; at most %d are shown", n, MaxPoints)}
-	}
-	return q, nil
+	return q, q.check()
 }
 
 // autoStep is the shortest step of a range of this length whose sums are still
@@ -133,8 +130,8 @@ func (q *Query) check() error {
 		return &QueryError{"step", q.Step.String(), "must be a multiple of 10s"}
 	case !q.From.Before(q.To):
 		return &QueryError{"from", q.From.UTC().Format(time.RFC3339), "must be before to (" + q.To.UTC().Format(time.RFC3339) + ")"}
-	case q.To.Sub(q.From)/q.Step > MaxPoints:
-		return &QueryError{"step", q.Step.String(), fmt.Sprintf("at most %d steps are shown", MaxPoints)}
+	case q.To.Sub(q.From)/resolutionOf(q.Step).step > maxSums:
+		return &QueryError{"step", q.Step.String(), "too short for a range of " + q.To.Sub(q.From).String() + "; give a longer step or auto"}
 	case q.Group == "":
 		q.Group = GroupNone
 	}

@@ -83,6 +83,8 @@ func (t Tokens) CachedPercent() (percent float64, ok bool) {
 	return 100 * float64(t.Cached) / float64(t.Cached+t.Computed), true
 }
 
+func (t Tokens) all() int64 { return t.Cached + t.Computed + t.Completion }
+
 func (t Tokens) plus(o Tokens) Tokens {
 	return Tokens{t.Cached + o.Cached, t.Computed + o.Computed, t.Unmeasured + o.Unmeasured, t.Completion + o.Completion}
 }

@@ -1,12 +1,6 @@
 package stats
 
-import (
-	"time"
-
-	"github.com/DataDog/sketches-go/ddsketch"
-	"github.com/DataDog/sketches-go/ddsketch/mapping"
-	"github.com/DataDog/sketches-go/ddsketch/store"
-)
+import "time"
 
 // resolution is one length of steps for which sums are kept, in tables of their
 // own.
@@ -18,7 +12,8 @@ type resolution struct {
 
 var resolutions = [...]resolution{
 	{"10s", 10 * time.Second, 2 * day},
-	{"1m", time.Minute, 32 * day},
+	{"1m", time.Minute, 8 * day},
+	{"10m", 10 * time.Minute, 62 * day},
 	{"1h", time.Hour, 0},
 }
 
@@ -151,7 +146,10 @@ func (c cell) of(d dimension, r *Record) cell {
 	return c
 }
 
-// shift is requests that left their home, by the minute.
+// shiftStep is the step by which moves and spills are counted.
+const shiftStep = 10 * time.Minute
+
+// shift is requests that left their home.
 type shift struct {
 	step          int64
 	model         string
@@ -176,7 +174,7 @@ func asides(records []Record) (map[shift]int64, map[blame]blamed) {
 		r := &records[i]
 		ms := r.Time.UnixMilli()
 		if r.Reason == "moved" || r.Reason == "spilled" {
-			shifts[shift{floorMilli(ms, time.Minute), r.Model, r.Reason, r.Why, r.From, r.Replica}]++
+			shifts[shift{floorMilli(ms, shiftStep), r.Model, r.Reason, r.Why, r.From, r.Replica}]++
 		}
 		if r.Cause != "" {
 			k := blame{floorMilli(ms, time.Hour), r.Model, r.Replica, r.Cause}
@@ -220,45 +218,4 @@ func rollUpSamples(samples []Sample) map[cell]*sampled {
 		}
 	}
 	return cells
-}
-
-// accuracy is the largest relative error of a quantile.
-const accuracy = 0.01
-
-// sketch is a distribution of times from which quantiles can be had, and which
-// merges exactly (DDSketch). The zero sketch is empty.
-type sketch struct{ *ddsketch.DDSketch }
-
-func (s *sketch) make() {
-	if s.DDSketch == nil {
-		m, err := mapping.NewLogarithmicMapping(accuracy)
-		if err != nil {
-			panic(err) // accuracy is a constant between 0 and 1
-		}
-		s.DDSketch = ddsketch.NewDDSketchFromStoreProvider(m, store.BufferedPaginatedStoreConstructor)
-	}
-}
-
-func (s *sketch) add(d time.Duration) {
-	s.make()
-	_ = s.Add(max(d.Seconds(), 0)) // fails only on values that no duration has
-}
-
-// merge adds an encoded sketch; an empty one is nil.
-func (s *sketch) merge(encoded []byte) error {
-	if len(encoded) == 0 {
-		return nil
-	}
-	s.make()
-	return s.DecodeAndMergeWith(encoded)
-}
-
-// encoded is the sketch for a file, without the mapping, which is always the same.
-func (s *sketch) encoded() []byte {
-	if s.DDSketch == nil || s.IsEmpty() {
-		return nil
-	}
-	var b []byte
-	s.Encode(&b, true)
-	return b
 }

@@ -72,7 +72,7 @@ func open(t testing.TB, path string, adjust ...func(*Options)) *running {
 // empty deletes all records and sums.
 func (r *running) empty(t testingT) {
 	t.Helper()
-	for _, table := range []string{"requests", "shifts", "causes", "sums_10s", "sums_1m", "sums_1h", "samples_10s", "samples_1m", "samples_1h"} {
+	for _, table := range []string{"requests", "shifts", "causes", "sums_10s", "sums_1m", "sums_10m", "sums_1h", "samples_10s", "samples_1m", "samples_10m", "samples_1h"} {
 		if _, err := r.writable().write.Exec("DELETE FROM " + table); err != nil {
 			t.Fatal(err)
 		}

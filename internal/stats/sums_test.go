@@ -142,7 +142,7 @@ func TestQuantilesMergeTruly(t *testing.T) {
 		t.Fatal(err)
 	}
 	slices.Sort(all)
-	for _, step := range []string{"30s", "1h"} {
+	for _, step := range []string{"1m", "1h"} {
 		chart, err := s.Requests(t.Context(), query(t, "range=24h&step="+step))
 		if err != nil {
 			t.Fatal(err)
@@ -225,17 +225,17 @@ func TestSamplesAreMeansWithGaps(t *testing.T) {
 
 func TestBadQueries(t *testing.T) {
 	for text, field := range map[string]string{
-		"range=-1h":           "range",
-		"range=0s":            "range",
-		"range=day":           "range",
-		"range=99999d":        "range",
-		"step=3s":             "step",
-		"step=15s":            "step",
-		"step=-10s":           "step",
-		"group=user":          "group",
-		"range=30d&step=10s":  "step",
-		"range=7h&step=10s&x": "",
-		"range=24h&step=10s":  "step",
+		"range=-1h":          "range",
+		"range=0s":           "range",
+		"range=day":          "range",
+		"range=99999d":       "range",
+		"step=3s":            "step",
+		"step=15s":           "step",
+		"step=-10s":          "step",
+		"group=user":         "group",
+		"range=30d&step=10s": "step",
+		"range=7h&step=10s":  "step",
+		"range=24h&step=10s": "step",
 		"from=2026-10-04T11:00:00Z&to=2026-10-04T10:00:00Z":          "from",
 		"from=2026-10-04T11:00:00Z&to=2026-10-04T11:00:00Z":          "from",
 		"from=2026-10-04T13:00:00Z":                                  "from",
@@ -260,7 +260,7 @@ func TestBadQueries(t *testing.T) {
 
 func TestAutomaticSteps(t *testing.T) {
 	for text, want := range map[string]string{
-		"": "10s 360", "range=6h": "1m0s 360", "range=24h": "5m0s 288", "range=7d": "30m0s 336", "range=30d": "2h0m0s 360",
+		"": "10s 360", "range=6h": "1m0s 360", "range=24h": "10m0s 144", "range=7d": "1h0m0s 168", "range=30d": "2h0m0s 360",
 		"from=2026-09-29T10:00:00Z&to=2026-09-29T10:10:00Z": "1m0s 10", // too long ago for 10 s
 		"from=2026-01-01T10:00:00Z&to=2026-01-01T15:10:00Z": "1h0m0s 6",
 	} {

@@ -103,7 +103,7 @@ func change(t *testing.T, path, statement string) {
 func TestAFileThatBreaksIsMovedAside(t *testing.T) {
 	s := open(t, inFile(t))
 	add(t, s, turn(noon))
-	if _, err := s.writable().write.Exec(`UPDATE sums_1m SET duration = x'ff00ff'`); err != nil {
+	if _, err := s.writable().write.Exec(`UPDATE sums_1m SET duration = x'00ff'`); err != nil {
 		t.Fatal(err)
 	}
 	add(t, s, turn(noon))
@@ -236,7 +236,7 @@ func TestRetention(t *testing.T) {
 	}
 	for query, want := range map[string]int{
 		`SELECT count(*) FROM requests`: 2, `SELECT count(*) FROM sums_10s WHERE dimension = 0`: 1,
-		`SELECT count(*) FROM sums_1m WHERE dimension = 0`: 4, `SELECT count(*) FROM sums_1h WHERE dimension = 2`: 3,
+		`SELECT count(*) FROM sums_1m WHERE dimension = 0`: 2, `SELECT count(*) FROM sums_10m WHERE dimension = 0`: 4, `SELECT count(*) FROM sums_1h WHERE dimension = 2`: 3,
 		`SELECT count(*) FROM causes`: 3, `SELECT count(*) FROM samples_1m`: 0,
 	} {
 		var n int

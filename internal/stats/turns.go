@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -106,23 +105,21 @@ type Client struct {
 // Clients are the sums over a query's range by client, those with most tokens
 // first. Its step and group do not matter.
 func (s *Store) Clients(ctx context.Context, q Query) ([]Client, error) {
-	q.Group = GroupClient
-	lines, err := s.series(ctx, &q, false)
+	db, err := s.asked(&q)
 	if err != nil {
 		return nil, err
 	}
-	var all []Client
-	for _, l := range lines {
-		c := Client{Name: l.name}
-		for _, sum := range l.sums {
-			c.Counts, c.Tokens = c.Counts.plus(sum.Counts), c.Tokens.plus(sum.Tokens)
-		}
-		all = append(all, c)
-	}
-	slices.SortStableFunc(all, func(a, b Client) int {
-		return cmp.Compare(b.Cached+b.Computed+b.Completion, a.Cached+a.Computed+a.Completion)
-	})
-	return all, nil
+	where, args := db.ofModel(&q, ofClient, q.From.UnixMilli(), q.To.UnixMilli())
+	type clients = []Client
+	return collect(ctx, db.read, nil, func(all clients, row *sql.Rows) (clients, error) {
+		var c Client
+		err := row.Scan(&c.Name, &c.Requests, &c.OK, &c.ClientError, &c.EngineError, &c.GatewayError, &c.Cancelled,
+			&c.Placed, &c.Stayed, &c.Spilled, &c.Moved, &c.Cached, &c.Computed, &c.Unmeasured, &c.Completion)
+		return append(all, c), err
+	}, fmt.Sprintf(`SELECT word, sum(requests), sum(ok), sum(client_error), sum(engine_error), sum(gateway_error), sum(cancelled),
+		sum(placed), sum(stayed), sum(spilled), sum(moved), sum(cached), sum(computed), sum(unmeasured), sum(completion)
+		FROM sums_%s JOIN words ON id = member WHERE dimension = ? AND step >= ? AND step < ? %s
+		GROUP BY member ORDER BY sum(cached + computed + completion) DESC, word`, resolutionOf(q.Step).name, where), args...)
 }
 
 // Shift is requests that left their home.
@@ -132,17 +129,14 @@ type Shift struct {
 	Requests    int64
 }
 
-// Shifts are the moves and spills of a query's range, the most frequent first.
-// They are counted by the minute.
+// Shifts are the moves and spills of a query's range, the most frequent first. They are counted by 10 minutes;
+// those that are partly in the range are in it whole.
 func (s *Store) Shifts(ctx context.Context, q Query) ([]Shift, error) {
-	if err := q.check(); err != nil {
-		return nil, err
-	}
-	db, err := s.reading()
+	db, err := s.asked(&q)
 	if err != nil {
 		return nil, err
 	}
-	where, args := db.ofModel(&q, floorMilli(q.From.UnixMilli(), time.Minute), q.To.UnixMilli())
+	where, args := db.ofModel(&q, floorMilli(q.From.UnixMilli(), shiftStep), q.To.UnixMilli())
 	type shifts = []Shift
 	return collect(ctx, db.read, nil, func(all shifts, row *sql.Rows) (shifts, error) {
 		var x Shift
@@ -165,10 +159,7 @@ type Ledger struct {
 // Ledger is the turns by hour, replica and cause of a query's range, in this
 // order. Hours that are partly in the range are in it whole.
 func (s *Store) Ledger(ctx context.Context, q Query) ([]Ledger, error) {
-	if err := q.check(); err != nil {
-		return nil, err
-	}
-	db, err := s.reading()
+	db, err := s.asked(&q)
 	if err != nil {
 		return nil, err
 	}
@@ -204,10 +195,7 @@ type ReplicaSeries struct {
 // Replicas are the states of replicas over a query's range, in the order of model
 // and index. The group does not matter.
 func (s *Store) Replicas(ctx context.Context, q Query) ([]ReplicaSeries, error) {
-	if err := q.check(); err != nil {
-		return nil, err
-	}
-	db, err := s.reading()
+	db, err := s.asked(&q)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ CREATE INDEX requests_conversation ON requests (conversation, id) WHERE conversa
 CREATE INDEX requests_ended ON requests (ended);
 
 -- Sums of requests by the step in which they ended: over all (dimension 0), by
--- replica (1), by client (2). The latencies are sketches in seconds.
+-- replica (1), by client (2). The latencies are sketches.
 CREATE TABLE sums_10s (
     dimension INTEGER NOT NULL, step INTEGER NOT NULL, model INTEGER NOT NULL, member INTEGER NOT NULL,
     requests INTEGER NOT NULL, ok INTEGER NOT NULL, client_error INTEGER NOT NULL, engine_error INTEGER NOT NULL,
@@ -52,6 +52,15 @@ CREATE TABLE sums_1m (
     ttfb BLOB, duration BLOB,
     PRIMARY KEY (dimension, step, model, member)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE sums_10m (
+    dimension INTEGER NOT NULL, step INTEGER NOT NULL, model INTEGER NOT NULL, member INTEGER NOT NULL,
+    requests INTEGER NOT NULL, ok INTEGER NOT NULL, client_error INTEGER NOT NULL, engine_error INTEGER NOT NULL,
+    gateway_error INTEGER NOT NULL, cancelled INTEGER NOT NULL,
+    placed INTEGER NOT NULL, stayed INTEGER NOT NULL, spilled INTEGER NOT NULL, moved INTEGER NOT NULL,
+    cached INTEGER NOT NULL, computed INTEGER NOT NULL, unmeasured INTEGER NOT NULL, completion INTEGER NOT NULL,
+    ttfb BLOB, duration BLOB,
+    PRIMARY KEY (dimension, step, model, member)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE sums_1h (
     dimension INTEGER NOT NULL, step INTEGER NOT NULL, model INTEGER NOT NULL, member INTEGER NOT NULL,
     requests INTEGER NOT NULL, ok INTEGER NOT NULL, client_error INTEGER NOT NULL, engine_error INTEGER NOT NULL,
@@ -62,7 +71,7 @@ CREATE TABLE sums_1h (
     PRIMARY KEY (dimension, step, model, member)
 ) STRICT, WITHOUT ROWID;
 
--- Requests that left their home, per minute.
+-- Requests that left their home, per 10 minutes.
 CREATE TABLE shifts (
     step INTEGER NOT NULL, model INTEGER NOT NULL, reason INTEGER NOT NULL, why INTEGER NOT NULL,
     came_from INTEGER NOT NULL, replica INTEGER NOT NULL, requests INTEGER NOT NULL,
@@ -85,6 +94,13 @@ CREATE TABLE samples_10s (
     PRIMARY KEY (step, model, replica)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE samples_1m (
+    step INTEGER NOT NULL, model INTEGER NOT NULL, replica INTEGER NOT NULL,
+    samples INTEGER NOT NULL, in_flight INTEGER NOT NULL, conversations INTEGER NOT NULL,
+    measured INTEGER NOT NULL, running INTEGER NOT NULL, waiting INTEGER NOT NULL,
+    kv_measured INTEGER NOT NULL, kv REAL NOT NULL,
+    PRIMARY KEY (step, model, replica)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE samples_10m (
     step INTEGER NOT NULL, model INTEGER NOT NULL, replica INTEGER NOT NULL,
     samples INTEGER NOT NULL, in_flight INTEGER NOT NULL, conversations INTEGER NOT NULL,
     measured INTEGER NOT NULL, running INTEGER NOT NULL, waiting INTEGER NOT NULL,
