@@ -60,7 +60,8 @@ type Core struct {
 	fitting    int           // places of the smallest replica, 0 when not known
 	limits     Limits
 	queue      queue
-	claims     []*request // by replica: who waits there, alone
+	lastHeld   time.Duration // 0 when none was
+	claims     []*request    // by replica: who waits there, alone
 	agents     agents
 
 	among []int // the candidates of the choice under way

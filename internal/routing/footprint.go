@@ -41,6 +41,14 @@ func (c *Core) need(q *request, i int) int64 {
 	return c.own(q) + q.output
 }
 
+// leastNeed is what q needs anywhere.
+func (c *Core) leastNeed(q *request) int64 {
+	if v := q.conv; v != nil && v.running > 0 {
+		return q.output
+	}
+	return c.own(q) + q.output
+}
+
 // capacity is what the core may fill of a replica: less than the engine has
 // while others send requests to it past the gateway.
 func (c *Core) capacity(i int) int64 {

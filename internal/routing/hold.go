@@ -47,7 +47,7 @@ func (c *Core) holdOrRefuse(q *request, in *query) Action {
 
 // enqueue holds q.
 func (c *Core) enqueue(q *request, a Action) Action {
-	q.held = a.Why
+	q.held, c.lastHeld = a.Why, c.clock.now
 	a.Position = c.queue.add(q) + 1
 	a.Wait = c.predicted(a.Position)
 	return a

@@ -235,21 +235,24 @@ func (w *gapWindow) hold(reread float64) time.Duration {
 type prefixWindow struct {
 	tokens [15]int64
 	seen   int
+	middle int64 // the median
 }
 
 func (w *prefixWindow) add(cached int64) {
 	w.tokens[w.seen%len(w.tokens)] = cached
 	w.seen++
+	n := min(w.seen, len(w.tokens))
+	sorted := w.tokens
+	slices.Sort(sorted[:n])
+	w.middle = sorted[(n-1)/2]
 }
 
 // median is robust against a few first turns that found nothing (a busy replica
 // evicted the prefix) or everything (the same prompt sent twice); -1 while there
 // is none.
 func (w *prefixWindow) median() int64 {
-	n := min(w.seen, len(w.tokens))
-	if n == 0 {
+	if w.seen == 0 {
 		return -1
 	}
-	sorted := slices.Sorted(slices.Values(w.tokens[:n]))
-	return sorted[(n-1)/2]
+	return w.middle
 }

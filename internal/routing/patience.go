@@ -9,10 +9,10 @@ import (
 // (docs/policies.md).
 const (
 	// patiencePlaces is the least patience, in place times.
-	patiencePlaces = 2.2
+	patiencePlaces = 2.0
 	// waitingShare is the share of the turns that do the waiting. With more than
 	// half, the median turn is one that waits.
-	waitingShare = 0.45
+	waitingShare = 0.48
 	// warmShare is the most of a prompt that a warm turn has to read.
 	warmShare = 0.25
 	// homeShare is how much of a prompt must be cached at home for a turn to wait
@@ -58,7 +58,9 @@ func (p patience) arrive(c *Core, q *request, in *query) (ch choice, ok bool) {
 			return c.to(in.home), true
 		}
 		ch = p.affinity.choose(c, in)
-		if c.fits(q, ch.replica) && (c.fitsBeside(q, ch.replica) || c.warm(q, ch.replica)) {
+		switch {
+		case !c.fits(q, ch.replica):
+		case c.warm(q, ch.replica), c.fitsBeside(q, ch.replica) && (!c.short() || c.reads(q, ch.replica)):
 			return ch, true
 		}
 	}
@@ -225,16 +227,17 @@ func (p patience) overdue(c *Core, actions []Action) []Action {
 
 // others carries out one of the other rules, which says where a request may start.
 func (p patience) others(c *Core, actions []Action, rule func(*Core, *request, *query) int) []Action {
+	var in query
+	var refusal Why
 	room, looks := c.mostRoom(), 0
 	for at := 0; at < len(c.queue.waiters) && looks < mostLooks; {
 		q := c.queue.waiters[at].q
-		if q.output > room {
+		if c.leastNeed(q) > room {
 			at++
 			continue
 		}
 		looks++
-		in, refusal := c.query(q)
-		if refusal != "" {
+		if in, refusal = c.query(q); refusal != "" {
 			actions = append(actions, c.turnAway(q, refusal))
 			continue
 		}
@@ -253,6 +256,14 @@ func (p patience) others(c *Core, actions []Action, rule func(*Core, *request, *
 func (c *Core) begin(q *request, in *query, i int) []Action {
 	return c.letGo(q, c.decision(q, in, c.toOr(in, i)))
 }
+
+// shortFor is how long after the last request that was held the caches are taken
+// to be short.
+const shortFor = time.Minute
+
+// short tells whether a request was held of late. The reading limit holds only
+// then.
+func (c *Core) short() bool { return c.lastHeld > 0 && c.clock.now-c.lastHeld < shortFor }
 
 // patience is how long a request waits before it claims a replica: by Little's
 // law the mean wait of all turns is those waiting over those started per second,

@@ -71,7 +71,7 @@ func (s *queue) add(q *request) int {
 		t.next++
 	default:
 		own.waiting++
-		own.last = max(own.last+int64(len(t.trees)), s.head(q.Class))
+		own.last = max(own.last+int64(len(t.trees))+1, s.head(q.Class))
 		q.rank = own.last
 	}
 	s.seq++
