@@ -108,7 +108,7 @@ func TestFiguresShowResults(t *testing.T) {
 				continue
 			}
 			for j := range want {
-				if got := d.value(points[j][1], f.chart.y.log); math.Abs(got-want[j]) > 0.005*want[j] {
+				if got := d.value(points[j][1], f.drawing.(chart).y.log); math.Abs(got-want[j]) > 0.005*want[j] {
 					t.Errorf("%s, %s: point %d is at %v, want %v", f.Name, arm.Name, j, got, want[j])
 				}
 				if j > 0 && points[j][0] <= points[j-1][0] {
@@ -134,7 +134,7 @@ func TestFiguresAreTheSameEachTime(t *testing.T) {
 
 func TestTimesShareAnAxis(t *testing.T) {
 	all := Figures(sample())
-	if a, b := all[0].chart.y, all[1].chart.y; a.low != b.low || a.high != b.high {
+	if a, b := all[0].drawing.(chart).y, all[1].drawing.(chart).y; a.low != b.low || a.high != b.high {
 		t.Errorf("median from %v to %v, 95th percentile from %v to %v", a.low, a.high, b.low, b.high)
 	}
 }

@@ -22,6 +22,7 @@ type page struct {
 	Differences []results.Difference // between two measurements
 	Contrasts   []contrast
 	Figures     []shown
+	Mechanism   []shown
 	Arms        []string
 	Ends        []endRow
 	Errors      []errorCount
@@ -33,6 +34,8 @@ type shown struct {
 	Name, Caption string
 	SVG           template.HTML
 }
+
+func (f Figure) shown() shown { return shown{f.Name, f.Text, template.HTML(f.inline())} }
 
 // group is named settings.
 type group struct {
@@ -58,7 +61,12 @@ func HTML(r *results.Results, m Machine) ([]byte, error) {
 		},
 	}
 	for _, f := range Figures(r) {
-		p.Figures = append(p.Figures, shown{f.Name, f.text(), template.HTML(f.inline())})
+		p.Figures = append(p.Figures, f.shown())
+	}
+	all := journeysOf(r)
+	longest := all.longest()
+	for i := range all {
+		p.Mechanism = append(p.Mechanism, all[i:i+1].figure(fmt.Sprintf("mechanism-%d", i), longest).shown())
 	}
 	return p.render()
 }

@@ -20,6 +20,9 @@ const (
 	quiet colour = "#545C66"
 	rule  colour = "#E3E6EA"
 	paper colour = "#FFFFFF"
+
+	cachedTokens   colour = "#2F86D0" // as on every page of the console
+	computedTokens colour = "#4A1D8C"
 )
 
 // tones are the colours of the arms, in their order. Colour-blind readers can
@@ -29,7 +32,7 @@ func tones() []colour { return []colour{"#C97A00", "#1F4E8C", "#A855F7", "#5A2D0
 // variables names the page's variable for each colour, which is another one on
 // dark ground.
 func variables() map[colour]string {
-	names := map[colour]string{ink: "--ink", quiet: "--ink-2", rule: "--line", paper: "--panel"}
+	names := map[colour]string{ink: "--ink", quiet: "--ink-2", rule: "--line", paper: "--panel", cachedTokens: "--cached", computedTokens: "--computed"}
 	for i, c := range tones() {
 		names[c] = fmt.Sprintf("--arm-%d", i)
 	}

@@ -29,7 +29,11 @@ func Write(dir string, r *results.Results, m Machine) error {
 		return fmt.Errorf("write report: %w", err)
 	}
 	files := map[string][]byte{PageFile: page}
-	for _, f := range Figures(r) {
+	figures := Figures(r)
+	if f, ok := Mechanism(r); ok {
+		figures = append(figures, f)
+	}
+	for _, f := range figures {
 		files[f.Name+".svg"] = f.SVG()
 		if files[f.Name+".png"], err = f.PNG(); err != nil {
 			return fmt.Errorf("write report: %w", err)
