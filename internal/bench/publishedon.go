@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"time"
 
@@ -11,24 +12,26 @@ import (
 // it was measured. It is kept for reproduction only.
 const PublishedOn = "published-on"
 
-// publishedSpill is how many requests in flight made a home full.
+// publishedSpill is how many requests in flight made a home full, when a Box does
+// not say otherwise.
 const publishedSpill = 8
 
 // publishedOn is sticky, but gives new conversations a home blind to load: the
 // published replicas were too unevenly busy for anything else. A turn, a first one
-// too, whose home has publishedSpill in flight goes to the replica with the
-// least, and the home stays.
+// too, whose home has spill in flight goes to the replica with the least, and the
+// home stays.
 type publishedOn struct {
 	replicas []routing.Replica
+	spill    int
 	rand     *rand.Rand
 	inFlight []int
 	homes    map[routing.Key]int
 	open     map[routing.RequestID]int // the replica of each
 }
 
-func newPublishedOn(replicas []routing.Replica, rng *rand.Rand) *publishedOn {
+func newPublishedOn(replicas []routing.Replica, spill int, rng *rand.Rand) *publishedOn {
 	return &publishedOn{
-		replicas: replicas, rand: rng, inFlight: make([]int, len(replicas)),
+		replicas: replicas, spill: cmp.Or(spill, publishedSpill), rand: rng, inFlight: make([]int, len(replicas)),
 		homes: make(map[routing.Key]int), open: make(map[routing.RequestID]int),
 	}
 }
@@ -45,7 +48,7 @@ func (p *publishedOn) Arrive(_ time.Time, r routing.Request) []routing.Action {
 			d.Reason, d.From = routing.Placed, routing.None
 		}
 		d.Replica, d.Home = home, home
-		if p.inFlight[home] >= publishedSpill && p.inFlight[least] < p.inFlight[home] {
+		if p.inFlight[home] >= p.spill && p.inFlight[least] < p.inFlight[home] {
 			d.Replica, d.Reason, d.Why = least, routing.Spilled, routing.HomeFull
 		}
 	}

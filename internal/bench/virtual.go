@@ -205,7 +205,7 @@ func (v *virtual) Switch(arm string, cold bool) error {
 		}
 	}
 	if arm == PublishedOn {
-		v.router = newPublishedOn(v.routingReplicas(), rand.New(rand.NewPCG(v.seed, contentID(v.seed))))
+		v.router = newPublishedOn(v.routingReplicas(), v.box.SpillThreshold, rand.New(rand.NewPCG(v.seed, contentID(v.seed))))
 	} else {
 		if err := v.core.SetPolicy(arm); err != nil {
 			return err
