@@ -30,6 +30,9 @@ lint: ## gofmt, go vet, staticcheck
 	cd e2e && go vet ./...
 	go tool -modfile=tools/go.mod staticcheck ./...
 
+screenshots: build ## the pictures of docs/screenshots, of a demo under load; ten minutes
+	cd e2e && go run ./screenshots -warden ../bin/warden -out ../docs/screenshots
+
 fuzz: ## every fuzz target in turn, FUZZTIME each (30s)
 	@grep -rn --include='*_test.go' '^func Fuzz' internal | sed -E 's,/[^/]*_test\.go:[0-9]+:func (Fuzz[A-Za-z0-9_]+).*, \1,' | sort | \
 	while read -r dir target; do \

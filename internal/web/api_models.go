@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"lmwarden/internal/pool"
 )
@@ -22,7 +23,7 @@ type model struct {
 	SpillThreshold spillThreshold `json:"spill_threshold"`
 	StickyPercent  percent        `json:"sticky_percent"`
 	InFlight       int            `json:"in_flight"`
-	Waiting        int            `json:"waiting"` // at the gateway
+	Queue          queue          `json:"queue"`
 	CountersSince  stamp          `json:"counters_since"`
 	Conversations  struct {
 		Live  int `json:"live"`
@@ -40,6 +41,24 @@ type model struct {
 type spillThreshold struct {
 	Value int  `json:"value"`
 	Auto  bool `json:"auto"`
+}
+
+// queue is what waits at the gateway until a replica takes it on. Times are null
+// while they are not known.
+type queue struct {
+	Waiting int    `json:"waiting"`
+	Longest number `json:"longest_s"`
+	Wait    number `json:"likely_wait_s"` // of a request that came now
+}
+
+func queueOf(v pool.View) queue {
+	known := func(d time.Duration) number {
+		if d <= 0 {
+			return number(math.NaN())
+		}
+		return number(d.Seconds())
+	}
+	return queue{v.Waiting, known(v.Routing.Queue.Longest), known(v.Routing.Queue.Wait)}
 }
 
 // replica is one row of the routing card in the API.
@@ -81,7 +100,7 @@ func modelOf(v pool.View) model {
 		SpillThreshold: spillThreshold{v.Routing.SpillThreshold, v.Routing.SpillAuto},
 		StickyPercent:  stickyPercent(v),
 		InFlight:       v.Routing.InFlight,
-		Waiting:        v.Waiting,
+		Queue:          queueOf(v),
 		CountersSince:  stamp(v.Since),
 		Replicas:       []replica{},
 		Servers:        []server{},

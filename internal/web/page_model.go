@@ -28,6 +28,7 @@ type modelPage struct {
 	Notes      []note
 	Say        []sentence
 	Held       string // on requests that wait at the gateway, or empty
+	Learned    []learnedRow
 	Since      time.Time
 	WorkingSet workingSet
 	Servers    []serverFacts
@@ -51,6 +52,9 @@ type modelHour struct {
 }
 
 type quantileRow struct{ Label, Count, P50, P95, P99 string }
+
+// learnedRow is a value that the policy learned from traffic.
+type learnedRow struct{ Label, Value, Samples string }
 
 // moveRow is one way that requests took away from their home.
 type moveRow struct {
@@ -97,9 +101,7 @@ func (h *Handler) modelPage(w http.ResponseWriter, r *http.Request) {
 	for _, name := range routing.Policies() {
 		m.Policies = append(m.Policies, filterLink{Label: name, On: name == v.Routing.Policy})
 	}
-	if v.Waiting > 0 {
-		m.Held = plural(v.Waiting, "1 request waits at the gateway until a replica takes it on.", "%d requests wait at the gateway until a replica takes them on.")
-	}
+	m.Held, m.Learned = heldSentence(v), learnedOf(v.Routing.Learned)
 	var measured memory
 	m.Hour, measured = h.modelHour(r.Context(), v)
 	if s, ok := measured.sentence(v); ok {
@@ -125,6 +127,46 @@ func (h *Handler) modelPage(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	h.render(w, r, http.StatusOK, "model.html", m)
+}
+
+// heldSentence is on the requests that wait at the gateway, empty when none do.
+func heldSentence(v pool.View) string {
+	if v.Waiting == 0 {
+		return ""
+	}
+	q := v.Routing.Queue
+	s := plural(v.Waiting, "1 request waits at the gateway until a replica takes it on", "%d requests wait at the gateway until a replica takes them on")
+	if q.Longest > 0 {
+		s += ", the longest for " + seconds(q.Longest.Seconds()) + " already"
+	}
+	if q.Wait > 0 {
+		s += "; one that came now would wait about " + seconds(q.Wait.Seconds())
+	}
+	return s + "."
+}
+
+// learnedOf lists what is known of the traffic.
+func learnedOf(l routing.Learned) []learnedRow {
+	count := func(f float64) string { return compact(f) + " tokens" }
+	var rows []learnedRow
+	for _, m := range []struct {
+		label string
+		of    routing.Measured
+		say   func(float64) string
+	}{
+		{"prefix that all conversations share", l.Shared, count},
+		{"what a request adds to a replica", l.Need, count},
+		{"length of an answer", l.Output, count},
+		{"reading rate of a replica", l.ReadingRate, func(f float64) string { return compact(f) + " tokens/s" }},
+		{"from dispatch to the end of an answer", l.Place, seconds},
+		{"how long a place is kept between turns", l.Hold, seconds},
+		{"throughput", l.Throughput, func(f float64) string { return compact(60*f) + " turns/min" }},
+	} {
+		if m.of.Samples > 0 {
+			rows = append(rows, learnedRow{m.label, m.say(m.of.Value), thousands(int64(m.of.Samples))})
+		}
+	}
+	return rows
 }
 
 // reasons are those of a decision, in the order of the filter.

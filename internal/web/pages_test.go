@@ -84,12 +84,14 @@ func TestModelPageLastHour(t *testing.T) {
 	if strings.Contains(words(page), "none90") {
 		t.Error("turns that were cached stand in the ledger")
 	}
+	p.view.Routing.Learned = routing.Learned{Throughput: routing.Measured{Value: 0.5, Samples: 40}}
+	says(t, get(t, h, "/models/qwen3-4b-dp4"), "throughput30 turns/min40")
 	p.view.Routing.Policy = "off"
 	if page := get(t, h, "/models/qwen3-4b-dp4"); strings.Contains(page, "without memory") {
 		t.Error("an estimate for routing without memory, while that is what is on")
 	}
-	p.view.Waiting = 3
-	says(t, get(t, h, "/models/qwen3-4b-dp4"), "3 requests wait at the gateway until a replica takes them on.")
+	p.view.Waiting, p.view.Routing.Queue = 3, routing.QueueView{Waiting: 3, Longest: 12 * time.Second, Wait: 20 * time.Second}
+	says(t, get(t, h, "/models/qwen3-4b-dp4"), "3 requests wait at the gateway until a replica takes them on, the longest for 12 s already; one that came now would wait about 20 s.")
 }
 
 func TestDecisionsByReason(t *testing.T) {

@@ -32,6 +32,7 @@ const forms = {
   minute: { hour: "2-digit", minute: "2-digit" },
   day: { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" },
   date: { day: "numeric", month: "short" },
+  cursor: { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" },
   full: { day: "numeric", month: "long", year: "numeric", hour: "2-digit", minute: "2-digit", timeZoneName: "short" },
 };
 /** @type {Map<string, Intl.DateTimeFormat>} */
@@ -149,7 +150,7 @@ function point(plot, column) {
   plot.setAttribute("data-at", String(column));
   hit.classList.add("at");
   const time = hit.getAttribute("data-time");
-  readout.textContent = (time ? `${local(time, "day")} · ` : "") + hit.getAttribute("data-say");
+  readout.textContent = (time ? `${local(time, "cursor")} · ` : "") + hit.getAttribute("data-say");
 }
 
 /**
