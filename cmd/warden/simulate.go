@@ -23,6 +23,7 @@ type simulateCommand struct {
 	APIServers     int           `name:"api-servers" default:"1" placeholder:"N" help:"Processes of each that take requests, each with a balancer of its own (${default})."`
 	RoundTrip      time.Duration `default:"220ms" placeholder:"TIME" help:"From the client to the gateway and back (${default})."`
 	SpillThreshold int           `placeholder:"N" help:"Requests in flight that make a home full (default: automatic)."`
+	Patience       time.Duration `placeholder:"TIME" help:"How long a request waits until the policy patience keeps a replica for it (default: automatic)."`
 	Engine         engineFlags   `embed:""`
 
 	Kill         []string `placeholder:"REPLICA@TIME[+TIME]" sep:"none" help:"A replica's server dies in each step, with all its replicas (see --servers), and returns with empty caches after the second time, or with the next step; repeatable, as in 1@60s+30s."`
@@ -44,7 +45,7 @@ Sizes and times marked DIST are a number (400), a range (7200-7500), exp:MEAN, l
 func (c simulateCommand) Run(ctx context.Context, io app.IO) error {
 	return app.Simulate(ctx, io, app.SimulateOptions{
 		Protocol: c.Protocol.options(len(c.Trace) > 0), Workload: c.Workload.options(), Trace: c.Trace, MaxThink: c.MaxThink, Seed: c.Protocol.Seed, Seeds: c.Seeds, Out: c.Out,
-		Replicas: c.Replicas, Servers: c.Servers, APIServers: c.APIServers, RoundTrip: c.RoundTrip, SpillThreshold: c.SpillThreshold,
+		Replicas: c.Replicas, Servers: c.Servers, APIServers: c.APIServers, RoundTrip: c.RoundTrip, SpillThreshold: c.SpillThreshold, Patience: c.Patience,
 		Preset: c.Engine.Preset, Adjust: c.Engine.adjust, Kill: c.Kill, Slow: c.Slow, DrainReplica: c.DrainReplica, Published: c.Published,
 	})
 }

@@ -46,8 +46,10 @@ type SimulateOptions struct {
 	Adjust     func(*SimParams) // changes the preset's parameters; nil leaves them
 	// SpillThreshold 0 is automatic.
 	SpillThreshold int
-	Kill, Slow     []string // as bench.ParseIncident reads them
-	DrainReplica   []string
+	// Patience 0 is automatic.
+	Patience     time.Duration
+	Kill, Slow   []string // as bench.ParseIncident reads them
+	DrainReplica []string
 	// Published prints the published table beside its simulated arms, which are run
 	// instead of those of Protocol.
 	Published bool
@@ -75,7 +77,7 @@ func Simulate(ctx context.Context, io IO, o SimulateOptions) error {
 	s := bench.Simulation{
 		Workload: o.Workload, Protocol: o.Protocol, Seed: o.Seed, Seeds: o.Seeds,
 		Box: bench.Box{
-			Preset: o.Preset, Engine: params, Servers: o.Servers, APIServers: o.APIServers, RoundTrip: o.RoundTrip, SpillThreshold: o.SpillThreshold, Incidents: incidents,
+			Preset: o.Preset, Engine: params, Servers: o.Servers, APIServers: o.APIServers, RoundTrip: o.RoundTrip, SpillThreshold: o.SpillThreshold, Patience: o.Patience, Incidents: incidents,
 		},
 	}
 	if len(o.Trace) > 0 {

@@ -31,6 +31,8 @@ type Box struct {
 	RoundTrip time.Duration
 	// SpillThreshold is the router's; 0 is automatic.
 	SpillThreshold int
+	// Patience is that of the policy patience; 0 is automatic.
+	Patience time.Duration
 	// Incidents happen in each step.
 	Incidents []Incident
 }
@@ -47,6 +49,8 @@ func (b Box) Validate() error {
 		return fmt.Errorf("%d API servers: a server has at least 1", b.APIServers)
 	case b.RoundTrip < 0:
 		return fmt.Errorf("round trip of %v: it cannot be negative", b.RoundTrip)
+	case b.Patience < 0:
+		return fmt.Errorf("patience of %v: give a time, or 0 for automatic", b.Patience)
 	case b.SpillThreshold < 0:
 		return fmt.Errorf("spill threshold of %d: give at least 1, or 0 for automatic", b.SpillThreshold)
 	}
@@ -72,12 +76,17 @@ func (b Box) settings() any {
 		APIServers int              `json:"api_servers"`
 		RoundTripS float64          `json:"round_trip_s"`
 		Spill      int              `json:"spill_threshold"` // 0 is automatic
+		PatienceS  float64          `json:"patience_s"`      // 0 is automatic
 		Incidents  []Incident       `json:"incidents,omitempty"`
-	}{"virtual time", b.Preset, b.Engine, b.Replicas, b.servers(), b.apiServers(), b.RoundTrip.Seconds(), b.SpillThreshold, b.Incidents}
+	}{"virtual time", b.Preset, b.Engine, b.Replicas, b.servers(), b.apiServers(), b.RoundTrip.Seconds(), b.SpillThreshold, b.Patience.Seconds(), b.Incidents}
 }
 
-// scrapeEvery is how often the gateway looks at the engines.
-const scrapeEvery = time.Second
+const (
+	// scrapeEvery is how often the gateway looks at the engines.
+	scrapeEvery = time.Second
+	// tickEvery is how often it lets the router look at what waits.
+	tickEvery = 100 * time.Millisecond
+)
 
 // virtual is a Box in virtual time.
 type virtual struct {
@@ -130,6 +139,7 @@ func newVirtual(b Box, seed uint64) (*virtual, error) {
 		return nil, err
 	}
 	v.scrape()
+	v.tick()
 	return v, nil
 }
 
@@ -147,6 +157,7 @@ func (v *virtual) boot() error {
 	}
 	core, err := routing.New(routing.Options{
 		Replicas: v.routingReplicas(), Policy: routing.Policies()[0], SpillThreshold: v.box.SpillThreshold,
+		Limits: routing.Limits{Patience: v.box.Patience},
 	})
 	if err != nil {
 		return err
@@ -273,9 +284,16 @@ func (v *virtual) scrape() {
 	if v.router != nil {
 		v.tellStates()
 		v.observe()
-		v.apply(v.router.Tick(v.wall()))
 	}
 	v.After(scrapeEvery, v.scrape)
+}
+
+// tick lets the router's time pass, now and every so often.
+func (v *virtual) tick() {
+	if v.router != nil {
+		v.apply(v.router.Tick(v.wall()))
+	}
+	v.After(tickEvery, v.tick)
 }
 
 // tellStates tells the router what each replica may be given.
