@@ -20,10 +20,6 @@ const (
 	GroupClient  Group = "client"
 )
 
-// maxSums is the most sums of a member that a query may have to read: 6 hours in
-// steps of 10 s.
-const maxSums = 2160
-
 // Query is what a chart asks for. ParseQuery makes one.
 type Query struct {
 	Model string // empty for all
@@ -112,11 +108,12 @@ func ParseQuery(v url.Values, now time.Time) (Query, error) {
 	return q, q.check()
 }
 
-// autoStep is the shortest step of a range of this length whose sums are still
-// kept at its beginning.
+// autoStep is the shortest step that suits a range of this length and whose sums
+// are still kept at its beginning.
 func autoStep(length, age time.Duration) time.Duration {
 	for _, s := range steps {
-		if kept := resolutionOf(s).keep; length <= autoPoints*s && (kept == 0 || age <= kept) {
+		r := resolutionOf(s)
+		if length <= autoPoints*s && length < time.Duration(r.most)*r.step && (r.keep == 0 || age <= r.keep) {
 			return s
 		}
 	}
@@ -130,7 +127,7 @@ func (q *Query) check() error {
 		return &QueryError{"step", q.Step.String(), "must be a multiple of 10s"}
 	case !q.From.Before(q.To):
 		return &QueryError{"from", q.From.UTC().Format(time.RFC3339), "must be before to (" + q.To.UTC().Format(time.RFC3339) + ")"}
-	case q.To.Sub(q.From)/resolutionOf(q.Step).step > maxSums:
+	case q.reads() > resolutionOf(q.Step).most:
 		return &QueryError{"step", q.Step.String(), "too short for a range of " + q.To.Sub(q.From).String() + "; give a longer step or auto"}
 	case q.Group == "":
 		q.Group = GroupNone
@@ -138,6 +135,9 @@ func (q *Query) check() error {
 	q.From, q.To = floor(q.From, q.Step), floor(q.To.Add(q.Step-1), q.Step)
 	return nil
 }
+
+// reads is how many sums of each member are read.
+func (q *Query) reads() int { return int(q.To.Sub(q.From) / resolutionOf(q.Step).step) }
 
 // points is the number of steps.
 func (q *Query) points() int { return int(q.To.Sub(q.From) / q.Step) }

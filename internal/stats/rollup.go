@@ -8,13 +8,17 @@ type resolution struct {
 	name string // of the tables, behind "sums_" and "samples_"
 	step time.Duration
 	keep time.Duration // 0: Options.KeepTotals
+	// most is how many of its steps a query may read, so that it is answered at
+	// once: the sketches of long steps are larger.
+	most int
 }
 
 var resolutions = [...]resolution{
-	{"10s", 10 * time.Second, 2 * day},
-	{"1m", time.Minute, 8 * day},
-	{"10m", 10 * time.Minute, 62 * day},
-	{"1h", time.Hour, 0},
+	{"10s", 10 * time.Second, 2 * day, 6 * 360},
+	{"1m", time.Minute, 8 * day, 24 * 60},
+	{"10m", 10 * time.Minute, 62 * day, 7 * 144},
+	{"1h", time.Hour, 0, 31 * 24},
+	{"1d", day, 0, 1000},
 }
 
 // resolutionOf is the coarsest one that a step is made of.

@@ -36,8 +36,8 @@ func (s *sketch) add(d time.Duration) {
 }
 
 func (s *sketch) count(bin int, n int64) {
-	for len(s.counts) <= bin {
-		s.counts = append(s.counts, 0)
+	if more := bin + 1 - len(s.counts); more > 0 {
+		s.counts = append(s.counts, make([]int64, more)...)
 	}
 	s.counts[bin] += n
 	s.total += n

@@ -42,7 +42,7 @@ func TestSketch(t *testing.T) {
 		}
 		for part, got := range map[float64]time.Duration{0.5: q.P50, 0.95: q.P95, 0.99: q.P99} {
 			want := times[int(part*float64(len(times)-1))]
-			if off := math.Abs(float64(got-want)) / float64(want); off > accuracy+1e-6 {
+			if off := math.Abs(float64(got-want)) / float64(want); off > accuracy+1e-3 { // a nanosecond of a microsecond
 				t.Errorf("quantile %v is %v, truly %v", part, got, want)
 			}
 		}

@@ -72,7 +72,11 @@ func open(t testing.TB, path string, adjust ...func(*Options)) *running {
 // empty deletes all records and sums.
 func (r *running) empty(t testingT) {
 	t.Helper()
-	for _, table := range []string{"requests", "shifts", "causes", "sums_10s", "sums_1m", "sums_10m", "sums_1h", "samples_10s", "samples_1m", "samples_10m", "samples_1h"} {
+	tables := []string{"requests", "shifts", "causes"}
+	for _, res := range resolutions {
+		tables = append(tables, "sums_"+res.name, "samples_"+res.name)
+	}
+	for _, table := range tables {
 		if _, err := r.writable().write.Exec("DELETE FROM " + table); err != nil {
 			t.Fatal(err)
 		}

@@ -70,6 +70,15 @@ CREATE TABLE sums_1h (
     ttfb BLOB, duration BLOB,
     PRIMARY KEY (dimension, step, model, member)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE sums_1d (
+    dimension INTEGER NOT NULL, step INTEGER NOT NULL, model INTEGER NOT NULL, member INTEGER NOT NULL,
+    requests INTEGER NOT NULL, ok INTEGER NOT NULL, client_error INTEGER NOT NULL, engine_error INTEGER NOT NULL,
+    gateway_error INTEGER NOT NULL, cancelled INTEGER NOT NULL,
+    placed INTEGER NOT NULL, stayed INTEGER NOT NULL, spilled INTEGER NOT NULL, moved INTEGER NOT NULL,
+    cached INTEGER NOT NULL, computed INTEGER NOT NULL, unmeasured INTEGER NOT NULL, completion INTEGER NOT NULL,
+    ttfb BLOB, duration BLOB,
+    PRIMARY KEY (dimension, step, model, member)
+) STRICT, WITHOUT ROWID;
 
 -- Requests that left their home, per 10 minutes.
 CREATE TABLE shifts (
@@ -108,6 +117,13 @@ CREATE TABLE samples_10m (
     PRIMARY KEY (step, model, replica)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE samples_1h (
+    step INTEGER NOT NULL, model INTEGER NOT NULL, replica INTEGER NOT NULL,
+    samples INTEGER NOT NULL, in_flight INTEGER NOT NULL, conversations INTEGER NOT NULL,
+    measured INTEGER NOT NULL, running INTEGER NOT NULL, waiting INTEGER NOT NULL,
+    kv_measured INTEGER NOT NULL, kv REAL NOT NULL,
+    PRIMARY KEY (step, model, replica)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE samples_1d (
     step INTEGER NOT NULL, model INTEGER NOT NULL, replica INTEGER NOT NULL,
     samples INTEGER NOT NULL, in_flight INTEGER NOT NULL, conversations INTEGER NOT NULL,
     measured INTEGER NOT NULL, running INTEGER NOT NULL, waiting INTEGER NOT NULL,

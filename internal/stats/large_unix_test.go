@@ -1,3 +1,5 @@
+//go:build unix
+
 package stats
 
 import (
@@ -6,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -16,7 +19,8 @@ const large = "LMWARDEN_LARGE_HISTORY"
 
 // With 10,000,000 requests of 30 days, two models, eight replicas and six clients
 // each chart is there within 300 ms and the first page of a conversation within
-// 200 ms.
+// 200 ms. What counts is the time that the process has on the CPU, since others
+// may be busy on the machine.
 //
 //	LMWARDEN_LARGE_HISTORY=1 go test -run TestALargeHistory -v -timeout 20m ./internal/stats
 func TestALargeHistory(t *testing.T) {
@@ -41,10 +45,10 @@ func TestALargeHistory(t *testing.T) {
 	ctx := t.Context()
 	within := func(most time.Duration, what string, ask func() (int, error)) {
 		t.Helper()
-		began := time.Now()
+		before, began := onCPU(t), time.Now()
 		rows, err := ask()
-		took := time.Since(began)
-		t.Logf("%8.1f ms  %s (%d)", float64(took.Microseconds())/1000, what, rows)
+		wall, took := time.Since(began), onCPU(t)-before
+		t.Logf("%6d ms, %4d ms of CPU  %s (%d)", wall.Milliseconds(), took.Milliseconds(), what, rows)
 		if err != nil || took > most || rows == 0 {
 			t.Errorf("%s: %d rows after %v, at most %v: %v", what, rows, took, most, err)
 		}
@@ -52,7 +56,7 @@ func TestALargeHistory(t *testing.T) {
 	const chart, page = 300 * time.Millisecond, 200 * time.Millisecond
 	for _, text := range []string{
 		"range=1h", "range=6h", "range=24h", "range=7d", "range=30d",
-		"range=6h&step=10s", "range=24h&step=5m", "range=36h&step=1m", "range=7d&step=30m", "range=15d&step=20m", "range=30d&step=1h",
+		"range=6h&step=10s", "range=24h&step=1m", "range=7d&step=10m", "range=30d&step=1h", "range=300d",
 	} {
 		for _, group := range []string{"none", "replica", "client"} {
 			q := query(t, text+"&group="+group)
@@ -77,6 +81,16 @@ func TestALargeHistory(t *testing.T) {
 		r, _, err := s.Turns(ctx, "c-0000000003e8", 1000, 0)
 		return len(r), err
 	})
+}
+
+// onCPU is how long the process has been on the CPU.
+func onCPU(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 const (
@@ -130,7 +144,7 @@ func fillSums(t *testing.T, s *running) {
 		var sketches [16][]byte
 		for i := range sketches {
 			var k sketch
-			for range max(10_000_000*int(r.step/time.Second)/int(largeDays*day/time.Second), 1) {
+			for range max(10_000_000*int(r.step/time.Second)/int(largeDays*day/time.Second)/largeModels, 1) {
 				k.add(time.Duration(float64(200*time.Millisecond) * random.ExpFloat64()))
 			}
 			sketches[i] = k.encoded()
