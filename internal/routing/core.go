@@ -140,36 +140,10 @@ func (c *Core) SetSpillThreshold(n int) error {
 
 // spillThreshold is the threshold in force.
 func (c *Core) spillThreshold() int {
-	if _, patient := c.policy.(patience); patient && c.threshold == 0 && c.fitting > 0 {
+	if c.patient() && c.threshold == 0 && c.fitting > 0 {
 		return c.fitting
 	}
 	return orDefault(c.threshold, autoSpillThreshold)
-}
-
-// Limits bound what patience holds. 0 means automatic throughout.
-type Limits struct {
-	// Patience is how long a request waits before the next free replica is kept
-	// for it. Automatic is what Little's law asks, and 2.2 times as long as a
-	// request is with its engine at least.
-	Patience time.Duration
-	// Waiting is how many requests may wait; automatic is 1000.
-	Waiting int
-	// Wait is the longest wait that may be predicted; automatic is 5 minutes.
-	Wait time.Duration
-}
-
-const (
-	defaultWaiting = 1000
-	defaultWait    = 5 * time.Minute
-)
-
-// SetLimits takes effect with the next request. It fails on a negative value.
-func (c *Core) SetLimits(l Limits) error {
-	if l.Patience < 0 || l.Waiting < 0 || l.Wait < 0 {
-		return fmt.Errorf("patience of %v, %d waiting, wait of %v: none may be negative", l.Patience, l.Waiting, l.Wait)
-	}
-	c.limits = l
-	return nil
 }
 
 // request is one open request.
@@ -200,8 +174,9 @@ type request struct {
 // that no count leaks.
 func (c *Core) Arrive(now time.Time, r Request) []Action {
 	c.advance(now)
+	var others []Action
 	if _, inUse := c.requests[r.ID]; inUse {
-		c.Finish(now, r.ID, Outcome{})
+		others = c.Finish(now, r.ID, Outcome{})
 	}
 	q := &request{Request: r, root: r.Key, since: c.clock.now}
 	if r.Key != (Key{}) {
@@ -211,7 +186,7 @@ func (c *Core) Arrive(now time.Time, r Request) []Action {
 	c.measure(q)
 	d, verdict := c.decideOrHold(q)
 	if verdict.Kind == Refuse {
-		return []Action{verdict}
+		return append(others, verdict)
 	}
 	if r.Key != (Key{}) {
 		if q.conv == nil {
@@ -227,9 +202,9 @@ func (c *Core) Arrive(now time.Time, r Request) []Action {
 	}
 	c.requests[r.ID] = q
 	if verdict.Kind == Hold {
-		return []Action{c.enqueue(q, verdict)}
+		return append(others, c.enqueue(q, verdict))
 	}
-	return c.dispatch(q, d)
+	return append(others, c.dispatch(q, d)...)
 }
 
 // rootOf is the root of the tree of q's conversation.
@@ -345,17 +320,20 @@ func (c *Core) Observe(now time.Time, replica int, l Load) {
 		return
 	}
 	r := c.replicas[replica]
-	r.observed, r.seen = now, r.inFlight
+	r.observed = now
 	if l.Stale {
 		r.load.Stale = true
 		return
 	}
+	// What left since the last scrape may still be in this one.
+	engine := l.Running + l.Waiting
+	r.seen = min(max(engine, r.inFlight), r.peak)
 	if l.Epoch != r.load.Epoch {
 		r.warm = false
 		c.homes.clear(replica)
 	}
 	r.load = l
-	over := max(l.Running+l.Waiting-r.peak-int(math.Ceil(c.servers[r.server].share())), 0)
+	over := max(engine-r.peak-int(math.Ceil(c.servers[r.server].share())), 0)
 	r.others, r.over, r.peak = min(over, r.over), over, r.inFlight
 }
 

@@ -1,12 +1,40 @@
 package routing
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
+
+// Limits bound what patience holds. 0 means automatic throughout.
+type Limits struct {
+	// Patience is how long a request waits before the next free replica is kept
+	// for it. Automatic is what Little's law asks, and 2.2 times as long as a
+	// request is with its engine at least.
+	Patience time.Duration
+	// Waiting is how many requests may wait; automatic is 1000.
+	Waiting int
+	// Wait is the longest wait that may be predicted; automatic is 5 minutes.
+	Wait time.Duration
+}
+
+const (
+	defaultWaiting = 1000
+	defaultWait    = 5 * time.Minute
+)
+
+// SetLimits takes effect with the next request. It fails on a negative value.
+func (c *Core) SetLimits(l Limits) error {
+	if l.Patience < 0 || l.Waiting < 0 || l.Wait < 0 {
+		return fmt.Errorf("patience of %v, %d waiting, wait of %v: none may be negative", l.Patience, l.Waiting, l.Wait)
+	}
+	c.limits = l
+	return nil
+}
 
 // decideOrHold decides, unless the policy lets q wait: then the kind of the
 // action is Hold, and it says why. It changes nothing.
 func (c *Core) decideOrHold(q *request) (Decision, Action) {
-	p, patient := c.policy.(patience)
-	if !patient || !q.mayWait() {
+	if !c.patient() || !q.mayWait() {
 		d, refusal := c.decide(q)
 		return d, verdict(q, refusal)
 	}
@@ -14,7 +42,7 @@ func (c *Core) decideOrHold(q *request) (Decision, Action) {
 	if refusal != "" {
 		return Decision{}, verdict(q, refusal)
 	}
-	if ch, ok := p.arrive(c, q, &in); ok {
+	if ch, ok := (patience{}).arrive(c, q, &in); ok {
 		return c.decision(q, &in, ch), verdict(q, "")
 	}
 	return Decision{}, c.holdOrRefuse(q, &in)
@@ -75,8 +103,8 @@ func (c *Core) admit() []Action {
 	if len(c.queue.waiters) == 0 {
 		return nil
 	}
-	if p, patient := c.policy.(patience); patient {
-		return p.admit(c)
+	if c.patient() {
+		return patience{}.admit(c)
 	}
 	var actions []Action
 	for len(c.queue.waiters) > 0 {

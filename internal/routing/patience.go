@@ -47,8 +47,12 @@ const (
 //     moment ago. A turn that has half its history at home waits a while for that.
 type patience struct{ affinity }
 
-// choose is for a request that must not wait: as affinity.
-func (p patience) choose(c *Core, q *query) choice { return p.affinity.choose(c, q) }
+// patient tells whether patience is the policy. A request that must not wait is
+// then sent as affinity sends it.
+func (c *Core) patient() bool {
+	_, ok := c.policy.(patience)
+	return ok
+}
 
 // arrive chooses for a request that may have to wait; ok is false when it has to.
 // While nobody waits and it fits where affinity wants it, that is the choice.

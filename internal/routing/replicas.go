@@ -15,7 +15,7 @@ type replica struct {
 	chosen   uint64 // Core.choices when it was last chosen
 	load     Load
 	observed time.Time
-	seen     int  // in flight at that time
+	seen     int  // of the requests sent there, those that its load includes
 	warm     bool // a turn was completed here in this epoch
 	served   counters
 
