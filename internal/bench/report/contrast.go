@@ -29,14 +29,28 @@ type contrastCell struct {
 // columnVerdict says in words at which numbers of sessions a column is what.
 type columnVerdict struct{ Column, Text string }
 
-// contrastsOf sets each further arm against the first.
+// contrastsOf sets each further arm against the first. A step that an arm does
+// not have, as of a measurement that was interrupted, stands there without
+// figures.
 func contrastsOf(r *results.Results) []contrast {
-	if len(r.Arms) == 1 {
-		return groupContrasts(results.CompareArms(&r.Arms[0], &r.Arms[0]), true)
+	var arms []results.Arm
+	for _, a := range r.Arms {
+		whole := results.Arm{Name: a.Name}
+		for _, sessions := range r.Steps() {
+			step := results.Step{Sessions: sessions}
+			if s := a.Step(sessions); s != nil {
+				step = *s
+			}
+			whole.Steps = append(whole.Steps, step)
+		}
+		arms = append(arms, whole)
+	}
+	if len(arms) == 1 {
+		return groupContrasts(results.CompareArms(&arms[0], &arms[0]), true)
 	}
 	var all []contrast
-	for i := range r.Arms[1:] {
-		all = append(all, groupContrasts(results.CompareArms(&r.Arms[0], &r.Arms[i+1]), false)...)
+	for i := 1; i < len(arms); i++ {
+		all = append(all, groupContrasts(results.CompareArms(&arms[0], &arms[i]), false)...)
 	}
 	return all
 }
