@@ -31,7 +31,7 @@ const (
 
 	// startLimit is how long an engine may take to start: the first start after
 	// the installation, on a busy machine.
-	startLimit = 10 * time.Minute
+	startLimit = 20 * time.Minute
 )
 
 var (

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"lmwarden/e2e/internal/wardentest"
 )
 
 // Tokens of the model: one for each byte, then the marks.
@@ -50,7 +52,7 @@ func writeModel(dir string) error {
 			"added_tokens":  []any{mark(tokenStart, "<|start|>"), mark(tokenEnd, "<|end|>")},
 			"pre_tokenizer": byteLevel, "decoder": byteLevel,
 			"normalizer": nil, "post_processor": nil, "truncation": nil, "padding": nil,
-			"model": map[string]any{"type": "BPE", "vocab": byteVocabulary(), "merges": []string{}},
+			"model": map[string]any{"type": "BPE", "vocab": wardentest.ByteVocabulary(), "merges": []string{}},
 		},
 		"tokenizer_config.json": map[string]any{
 			"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": maxModelLen,
@@ -68,20 +70,4 @@ func writeModel(dir string) error {
 		}
 	}
 	return nil
-}
-
-// byteVocabulary names the bytes as byte-level tokenizers do: visible Latin-1
-// characters stand for themselves, the others, in order, for what follows U+0100.
-func byteVocabulary() map[string]int {
-	vocabulary := make(map[string]int, 256)
-	substitute := rune(0x100)
-	for b := range 256 {
-		name := rune(b)
-		if visible := b > ' ' && b < 0x7f || b > 0xa0 && b != 0xad; !visible {
-			name = substitute
-			substitute++
-		}
-		vocabulary[string(name)] = b
-	}
-	return vocabulary
 }
