@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // Facts are what one pass over a request's body finds.
@@ -27,6 +29,14 @@ type Facts struct {
 	// each, which some clients keep stable when the rest changes. Zero when there
 	// is none.
 	SystemHash, SystemHead uint64
+	// Sent is the same history as it was sent, for telling where two prompts part:
+	// what normalisation leaves out of a text counts, cache marks and ids do not.
+	Sent []Sent
+	// SystemSent is the leading system text as it was sent, ToolsSent the offered
+	// tools byte for byte; Attribution is the line that Claude Code puts before its
+	// system text, which some versions change with every request. Hashes, zero for
+	// none.
+	SystemSent, ToolsSent, Attribution uint64
 	// OpenerHash covers all that users said before the first answer of the model;
 	// zero when that is nothing.
 	OpenerHash uint64
@@ -43,6 +53,12 @@ type Facts struct {
 	TextBytes int
 
 	layout layout
+}
+
+// Sent is a message as it was sent.
+type Sent struct {
+	Hash uint64
+	At   int // its offset in the body
 }
 
 // BodyIDs are the identity fields of a body, as sent; empty when absent or not
@@ -101,6 +117,8 @@ type reader struct {
 	field   prose // the system or instructions field
 	leading prose // leading system messages
 	opener  opener
+	sent    uint64 // of the text of the message or system text at hand
+	sentAt  int
 	// maxTokens by field; an engine prefers max_completion_tokens.
 	maxTokens, maxCompletionTokens int64
 }
@@ -228,7 +246,9 @@ func (r *reader) member(key []byte) {
 		case string(key) == f.Route.historyKey():
 			r.history()
 		case string(key) == f.Route.systemKey():
+			r.begin()
 			r.content(&r.field)
+			r.facts.SystemSent = fold(r.facts.SystemSent, r.sent)
 		default:
 			r.skip()
 		}
@@ -357,6 +377,7 @@ func (r *reader) tools() {
 		r.skip()
 	}
 	r.facts.TextBytes += r.i - at
+	r.facts.ToolsSent = xxhash.Sum64(r.b[at:r.i])
 }
 
 // format reads a wish for structured output; null and the type "text" are none.

@@ -71,12 +71,12 @@ func (r *reader) tokenIDs() bool {
 // prompt reads a bare prompt, text or token ids, as one user message.
 func (r *reader) prompt() {
 	var m prose
+	r.begin()
 	if r.peek() == '"' {
 		r.text(&m)
 	} else {
-		at := r.i
 		m.add(partOther, r.value())
-		m.size = r.i - at
+		m.size = r.i - r.sentAt
 	}
 	r.append(RoleUser, &m)
 }
@@ -84,6 +84,7 @@ func (r *reader) prompt() {
 // message reads one message or input item.
 func (r *reader) message() {
 	var e entry
+	r.begin()
 	if len(r.facts.Messages) == 0 {
 		e.content.headLeft = r.leading.headLeft
 	}
@@ -120,6 +121,7 @@ func (r *reader) append(role Role, m *prose) {
 	f := r.facts
 	if role == RoleSystem && len(f.Messages) == 0 {
 		r.leading.join(m)
+		f.SystemSent = fold(f.SystemSent, r.sent)
 		return
 	}
 	if len(f.Messages) == maxMessages {
@@ -129,6 +131,7 @@ func (r *reader) append(role Role, m *prose) {
 	f.TextBytes += m.size
 	msg := Message{Role: role, Hash: fold(uint64(role), m.hash), Empty: m.parts == 0}
 	f.Messages = append(f.Messages, msg)
+	f.Sent = append(f.Sent, Sent{Hash: fold(msg.Hash, r.sent), At: r.sentAt})
 	switch {
 	case msg.Empty || r.opener.answered:
 	case role == RoleAssistant:
@@ -177,7 +180,7 @@ func (r *reader) entry(e *entry) {
 			e.setType(r.optionalBytes())
 		case "text", "refusal":
 			if r.peek() == '"' {
-				e.text.addProse(r.string())
+				r.prose(&e.text)
 			} else {
 				r.content(&e.text)
 			}
@@ -293,8 +296,28 @@ func (r *reader) content(p *prose) {
 
 func (r *reader) text(p *prose) {
 	q := prose{headLeft: p.headLeft}
-	q.addProse(r.string())
+	r.prose(&q)
 	p.join(&q)
+}
+
+// begin starts on a message or the system text.
+func (r *reader) begin() {
+	r.peek()
+	r.sent, r.sentAt = 0, r.i
+}
+
+// attribution begins the line that Claude Code puts before its system text.
+var attribution = []byte("x-anthropic-billing-header:")
+
+// prose reads a string as text, and notes it as it was sent.
+func (r *reader) prose(p *prose) {
+	text := r.string()
+	r.sent = fold(r.sent, xxhash.Sum64(text))
+	if bytes.HasPrefix(text, attribution) {
+		line, _, _ := bytes.Cut(text, []byte(`\n`))
+		r.facts.Attribution = xxhash.Sum64(line)
+	}
+	p.addProse(text)
 }
 
 func (r *reader) block(p *prose) {

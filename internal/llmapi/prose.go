@@ -103,7 +103,7 @@ func (p *prose) addText(text []byte) {
 	text = trimSpace(text)
 	// Claude Code's billing line stands before its system text. Parts of it change
 	// with every request of some versions, and engines drop it.
-	if bytes.HasPrefix(text, []byte("x-anthropic-billing-header:")) {
+	if bytes.HasPrefix(text, attribution) {
 		_, text, _ = bytes.Cut(text, []byte(`\n`))
 		text = trimSpace(text)
 	}
