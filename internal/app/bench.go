@@ -42,6 +42,8 @@ type BenchOptions struct {
 	Speed         float64
 	Timeout       time.Duration
 	Out           string // folder for the files, empty for none
+
+	dial dialFunc // of tests; nil is the network
 }
 
 // BenchDialects and BenchOrders list what the flags of those names take.
@@ -101,7 +103,7 @@ func (o BenchOptions) measurement() (live.Measurement, live.Options, error) {
 	v, commit, _ := buildVersion()
 	options := live.Options{
 		Model: o.Model, Dialect: live.Dialect(o.Dialect), Key: o.Key, BytesPerToken: o.BytesPerToken,
-		Salt: rand.Uint64(), Speed: o.Speed, Timeout: o.Timeout, Cold: o.Protocol.Cold,
+		Salt: rand.Uint64(), Speed: o.Speed, Timeout: o.Timeout, Cold: o.Protocol.Cold, Dial: o.dial,
 		UserAgent: "warden-bench/" + strings.Fields(v + " " + commit)[0],
 	}
 	fail := func(err error) (live.Measurement, live.Options, error) { return m, options, err }

@@ -4,20 +4,21 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"lmwarden/internal/bench"
 	"lmwarden/internal/bench/results"
-	"lmwarden/internal/config"
 	"lmwarden/internal/enginesim"
 	"lmwarden/internal/enginesim/server"
 )
@@ -42,22 +43,51 @@ func quarterWorkload() bench.ClaudeCode {
 	return w
 }
 
-// benchBox is a gateway in front of a simulated box, and the options that
-// measure it.
-func benchBox(t *testing.T, ranks int, params enginesim.Params, speed float64) (*testGateway, BenchOptions) {
+// engine runs a simulated server in memory until the test ends, and returns its
+// URL.
+func (m *memory) engine(t *testing.T, address string, o server.Options) string {
 	t.Helper()
-	e := newEngine(t, ranks, func(o *server.Options) {
-		o.Params, o.Speed = params, speed
-		o.AnswerTokens = 100_000 // so that every answer is as long as it may be
+	o.Models, o.AnswerTokens = []string{testModel}, 100_000 // so that every answer is as long as it may be
+	s, err := server.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	l := m.listen(address)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := s.Serve(ctx, l); err != nil {
+			t.Errorf("simulated engine: %v", err)
+		}
 	})
-	g := startGateway(t, []string{e.url()}, func(c *config.Config) {
-		c.ScrapeInterval = config.Duration(float64(time.Second) / speed)
-	}).awaitReady()
-	return g, BenchOptions{
+	t.Cleanup(func() { stop(); serving.Wait() })
+	return "http://" + address
+}
+
+// benchBox is a gateway in front of a simulated box, all in memory, and the
+// options that measure it.
+func benchBox(t *testing.T, m *memory, ranks int) (*testGateway, BenchOptions) {
+	t.Helper()
+	params := quarter(t)
+	cfg, err := demoConfig(m.engine(t, "127.0.0.1:8000", server.Options{Params: params, Replicas: ranks, Seed: 2}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Models[0].Name = testModel
+	g := &testGateway{t: t, log: &testLog{}, client: &http.Client{Transport: &http.Transport{DialContext: m.dial}}}
+	if g.Gateway, err = newGateway(cfg, slog.New(slog.NewJSONHandler(g.log, nil)), m.dial); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.StartOn(Listeners{m.listen("127.0.0.1:8100"), m.listen("127.0.0.1:8101")}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.close)
+	return g.awaitReady(), BenchOptions{
 		Target: g.URL(), Admin: g.AdminURL(), Dialect: "anthropic",
 		Protocol: bench.Protocol{Arms: []string{"off", "affinity"}, Sessions: []int{8}, Step: 30 * time.Second},
 		Workload: quarterWorkload(), Seed: 1, Repeat: 1, Order: "given",
-		BytesPerToken: params.BytesPerToken, Speed: speed, Timeout: 10 * time.Minute, Out: filepath.Join(t.TempDir(), "out"),
+		BytesPerToken: params.BytesPerToken, Speed: 1, Timeout: 10 * time.Minute, Out: filepath.Join(t.TempDir(), "out"),
+		dial: m.dial,
 	}
 }
 
@@ -75,36 +105,38 @@ func (o BenchOptions) run(t *testing.T, ctx context.Context) (r *results.Results
 }
 
 // The same experiment, live through a whole gateway and in virtual time, says
-// the same of both arms. The long form has more steps, and time for its random
-// arm to show its mean.
-func TestLiveAgreesWithVirtualTime(t *testing.T) {
-	speed, sessions, step, spread := 10.0, []int{12}, 50*time.Second, 2.0
+// the same of both arms. The arm off chooses at random; the long form has as many
+// runs as its mean needs.
+func TestLiveAgreesWithVirtualTime(t *testing.T) { inMemory(t, liveAgreesWithVirtualTime) }
+
+func liveAgreesWithVirtualTime(t *testing.T, m *memory) {
+	_, o := benchBox(t, m, 4)
+	o.Protocol.Step = time.Minute
+	// What chance may do to the mean of the runs, in standard errors.
+	chance := 2.0
+	o.Protocol.Sessions, o.Repeat = []int{12}, 3
 	if os.Getenv("LMWARDEN_LIVE_LONG") != "" {
-		speed, sessions, step, spread = 20, []int{4, 8, 16}, 240*time.Second, 0
+		o.Protocol.Sessions, o.Repeat, chance = []int{4, 12, 24}, 16, 0
 	}
-	params := quarter(t)
-	_, o := benchBox(t, 4, params, speed)
-	o.Protocol.Sessions, o.Protocol.Step = sessions, step
+	share := chance / math.Sqrt(float64(o.Repeat))
 	got, _, log, err := o.run(t, context.Background())
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log)
 	}
 	want, err := bench.Simulate(context.Background(), bench.Simulation{
-		Workload: o.Workload, Protocol: o.Protocol, Seed: 1, Seeds: 8,
-		Box: bench.Box{Preset: "quarter", Engine: params, Replicas: 4},
+		Workload: o.Workload, Protocol: o.Protocol, Seed: 1, Seeds: 16,
+		Box: bench.Box{Preset: "quarter", Engine: quarter(t), Replicas: 4},
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range sessions {
+	for _, n := range o.Protocol.Sessions {
 		var live, virtual [2]*results.Step
 		for i, arm := range o.Protocol.Arms {
 			live[i], virtual[i] = got.Arm(arm).Step(n), want.Arm(arm).Step(n)
 			l, v := live[i], virtual[i]
-			// The off arm chooses at random: in a short run it is allowed what single runs
-			// in virtual time differ by.
-			hits := 3 + spread*deviation(v, func(m *results.Measures) *float64 { return m.PrefixHitPercent })
-			tokens := 0.1**v.OutputTokensPerMin + spread*deviation(v, func(m *results.Measures) *float64 { return m.OutputTokensPerMin })
+			hits := 3 + share*deviation(v, func(m *results.Measures) *float64 { return m.PrefixHitPercent })
+			tokens := 0.1**v.OutputTokensPerMin + share*deviation(v, func(m *results.Measures) *float64 { return m.OutputTokensPerMin })
 			t.Logf("%s, %d sessions, live and virtual: prefix hits %.1f %.1f (±%.1f), output tokens/min %.0f %.0f (±%.0f)",
 				arm, n, *l.PrefixHitPercent, *v.PrefixHitPercent, hits, *l.OutputTokensPerMin, *v.OutputTokensPerMin, tokens)
 			if d := *l.PrefixHitPercent - *v.PrefixHitPercent; d > hits || d < -hits {
@@ -157,7 +189,11 @@ func (g *testGateway) policyOf() string {
 }
 
 func TestBenchMeasuresBothArmsAndGivesThePolicyBack(t *testing.T) {
-	g, o := benchBox(t, 2, quarter(t), 200)
+	inMemory(t, benchMeasuresBothArmsAndGivesThePolicyBack)
+}
+
+func benchMeasuresBothArmsAndGivesThePolicyBack(t *testing.T, m *memory) {
+	g, o := benchBox(t, m, 2)
 	o.Protocol.Arms, o.Protocol.Sessions, o.Protocol.Cold = []string{"off", "round-robin"}, []int{1, 3}, true
 	o.Repeat, o.Order, o.Dialect = 2, "alternate", "openai"
 	r, out, log, err := o.run(t, context.Background())
@@ -204,12 +240,16 @@ func (a *after) Write(p []byte) (int, error) {
 }
 
 func TestAnInterruptedBenchReportsWhatThereIs(t *testing.T) {
-	g, o := benchBox(t, 2, quarter(t), 100)
+	inMemory(t, anInterruptedBenchReportsWhatThereIs)
+}
+
+func anInterruptedBenchReportsWhatThereIs(t *testing.T, m *memory) {
+	g, o := benchBox(t, m, 2)
 	o.Protocol.Step = time.Hour
 	ctx, interrupt := context.WithCancel(context.Background())
 	var out bytes.Buffer
-	// The first line of a step that runs: it has begun.
-	log := &after{text: "off, 8 sessions, ", do: interrupt}
+	// A line of a step that runs.
+	log := &after{text: "off, 8 sessions, 30 of 3600 s", do: interrupt}
 	err := Bench(ctx, IO{&out, log}, o)
 	if err == nil || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("error %v", err)
@@ -233,12 +273,13 @@ func TestAnInterruptedBenchReportsWhatThereIs(t *testing.T) {
 	g.checkNothingInFlight()
 }
 
-func TestAnArmMayBeAnotherRouter(t *testing.T) {
-	params := quarter(t)
-	_, o := benchBox(t, 2, params, 200)
-	engine := newEngine(t, 2, func(e *server.Options) { e.Params, e.Speed, e.OmitPromptTokensDetails = params, 200, true })
+func TestAnArmMayBeAnotherRouter(t *testing.T) { inMemory(t, anArmMayBeAnotherRouter) }
+
+func anArmMayBeAnotherRouter(t *testing.T, m *memory) {
+	_, o := benchBox(t, m, 2)
+	engine := m.engine(t, "127.0.0.1:9000", server.Options{Params: quarter(t), Replicas: 2, OmitPromptTokensDetails: true})
 	o.Target, o.Admin = "", ""
-	o.Routers, o.EngineMetrics, o.Protocol.Sessions = []string{"direct=" + engine.url()}, []string{engine.url() + "/metrics"}, []int{3}
+	o.Routers, o.EngineMetrics, o.Protocol.Sessions = []string{"direct=" + engine}, []string{engine + "/metrics"}, []int{3}
 	r, out, log, err := o.run(t, context.Background())
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log)
@@ -269,14 +310,20 @@ func TestAnArmMayBeAnotherRouter(t *testing.T) {
 	}
 }
 
-func TestATargetThatFailsIsCounted(t *testing.T) {
-	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func TestATargetThatFailsIsCounted(t *testing.T) { inMemory(t, aTargetThatFailsIsCounted) }
+
+func aTargetThatFailsIsCounted(t *testing.T, m *memory) {
+	refuses := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, `{"error":{"message":"full"}}`, http.StatusServiceUnavailable)
-	}))
+	})}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = refuses.Serve(m.listen("127.0.0.1:9000")) })
+	defer serving.Wait()
 	defer refuses.Close()
-	_, o := benchBox(t, 1, quarter(t), 100)
+	synctest.Wait()
+	_, o := benchBox(t, m, 1)
 	o.Protocol.Arms, o.Protocol.Sessions = []string{"affinity"}, []int{2}
-	o.Routers, o.EngineMetrics = []string{"broken=" + refuses.URL}, nil
+	o.Routers, o.EngineMetrics = []string{"broken=http://127.0.0.1:9000"}, nil
 	r, out, log, err := o.run(t, context.Background())
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log)
@@ -299,13 +346,13 @@ func TestAReplicaDiesInTheMiddleOfAStep(t *testing.T) {
 	params := quarter(t)
 	var urls []string
 	for range 2 {
-		urls = append(urls, newEngine(t, 1, func(o *server.Options) { o.Params, o.Speed, o.AnswerTokens = params, 20, 100_000 }).url())
+		urls = append(urls, newEngine(t, 1, func(o *server.Options) { o.Params, o.Speed, o.AnswerTokens = params, 10, 100_000 }).url())
 	}
 	g := startGateway(t, urls, nil).awaitReady()
 	o := BenchOptions{
-		Target: g.URL(), Admin: g.AdminURL(), Dialect: "anthropic", Kill: []string{"1@10s+10s"}, DrainReplica: []string{"0@30s+5s"},
-		Protocol: bench.Protocol{Arms: []string{"affinity"}, Sessions: []int{4}, Step: 50 * time.Second}, Workload: quarterWorkload(),
-		Seed: 1, Repeat: 1, Order: "given", BytesPerToken: 4, Speed: 20, Timeout: time.Minute, Out: filepath.Join(t.TempDir(), "out"),
+		Target: g.URL(), Admin: g.AdminURL(), Dialect: "anthropic", Kill: []string{"1@5s+5s"}, DrainReplica: []string{"0@15s+3s"},
+		Protocol: bench.Protocol{Arms: []string{"affinity"}, Sessions: []int{4}, Step: 25 * time.Second}, Workload: quarterWorkload(),
+		Seed: 1, Repeat: 1, Order: "given", BytesPerToken: 4, Speed: 10, Timeout: time.Minute, Out: filepath.Join(t.TempDir(), "out"),
 	}
 	r, _, log, err := o.run(t, context.Background())
 	if err != nil || strings.Contains(log, "warden bench:") {
@@ -315,7 +362,7 @@ func TestAReplicaDiesInTheMiddleOfAStep(t *testing.T) {
 	if *s.Failed+*s.Moves < 1 || s.PrefixHitPercent == nil || s.ReplicasBusy == nil {
 		t.Errorf("a replica died: %+v", s.Measures)
 	}
-	if r.Box["incidents"] != "drain 0@30s+5s, kill 1@10s+10s" {
+	if r.Box["incidents"] != "drain 0@15s+3s, kill 1@5s+5s" {
 		t.Errorf("incidents %v", r.Box["incidents"])
 	}
 	await(t, "both replicas to be ready", func() error {
@@ -329,8 +376,10 @@ func TestAReplicaDiesInTheMiddleOfAStep(t *testing.T) {
 }
 
 // What can be known to be wrong is said before any load.
-func TestBenchRefuses(t *testing.T) {
-	_, sound := benchBox(t, 1, quarter(t), 100)
+func TestBenchRefuses(t *testing.T) { inMemory(t, benchRefuses) }
+
+func benchRefuses(t *testing.T, m *memory) {
+	_, sound := benchBox(t, m, 1)
 	chat := filepath.Join(t.TempDir(), "chat.jsonl")
 	line := `{"id": "a", "messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Yes?"}]}`
 	if err := os.WriteFile(chat, []byte(line), 0o666); err != nil {

@@ -52,6 +52,14 @@ type Gateway struct {
 // NewGateway joins the parts of a gateway; nothing runs before Start. The
 // configuration must be valid.
 func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
+	return newGateway(cfg, log, nil)
+}
+
+// dialFunc opens a connection to an engine.
+type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// newGateway is NewGateway with another way to the engines; nil is the network.
+func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, error) {
 	g := &Gateway{
 		cfg: cfg, log: log, failed: make(chan error, 2),
 		connections: connections{state: map[net.Conn]http.ConnState{}},
@@ -77,8 +85,12 @@ func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	var scrapes *http.Client // the pool's own, unless it needs another way
+	if dial != nil {
+		scrapes = &http.Client{Transport: &http.Transport{DialContext: dial}}
+	}
 	g.models, err = pool.NewSet(pool.SetOptions{
-		Models: models, Interval: cfg.ScrapeInterval.D(), Added: added, Logger: log,
+		Models: models, Interval: cfg.ScrapeInterval.D(), Added: added, Client: scrapes, Logger: log,
 	})
 	if err != nil {
 		return nil, err
@@ -101,7 +113,7 @@ func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
 		return nil, err
 	}
 	g.proxy, err = proxy.New(proxy.Options{
-		Models: g.models, Sessions: g.table, Recorder: recorder{metrics, g.history}, Logger: log,
+		Models: g.models, Sessions: g.table, Recorder: recorder{metrics, g.history}, Logger: log, Dial: dial,
 		Limits: proxy.Limits{
 			MaxBody:     int64(cfg.Limits.Body),
 			MaxBuffered: int64(cfg.Limits.Buffered),

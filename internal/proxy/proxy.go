@@ -34,6 +34,8 @@ type Options struct {
 	// Logger gets one line per finished request; nil for none.
 	Logger *slog.Logger
 	Limits Limits
+	// Dial opens the connections to engines; nil is the network.
+	Dial upstream.DialFunc
 }
 
 // Models finds the pool that serves a name.
@@ -144,7 +146,7 @@ func New(o Options) (*Handler, error) {
 	if o.Sessions == nil {
 		return nil, errors.New("proxy: Options.Sessions is missing")
 	}
-	return newHandler(o, poolModels{o.Models}, nil), nil
+	return newHandler(o, poolModels{o.Models}, o.Dial), nil
 }
 
 func newHandler(o Options, m models, dial upstream.DialFunc) *Handler {

@@ -85,10 +85,9 @@ func (c *counter) see(v float64) {
 }
 
 // newEngines starts to read the pages, every so often.
-func newEngines(urls []*url.URL, now func() time.Duration, every time.Duration) *engines {
+func newEngines(client *http.Client, urls []*url.URL, now func() time.Duration, every time.Duration) *engines {
 	e := &engines{
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: idleFor}},
-		now:    now, every: max(every, pollAtMost),
+		client: client, now: now, every: max(every, pollAtMost),
 	}
 	for _, u := range urls {
 		e.all = append(e.all, &polled{url: u})
@@ -117,7 +116,6 @@ func (e *engines) run(ctx context.Context) {
 func (e *engines) close() {
 	e.stop()
 	e.done.Wait()
-	e.client.CloseIdleConnections()
 }
 
 // poll reads all pages once.
@@ -194,9 +192,12 @@ func (p *polled) see(page engine.Page, err error) {
 	for i, s := range page.Samples {
 		r := &p.ranks[i]
 		r.running, r.waiting = s.Running, s.Waiting
-		prompt, cached := s.PromptTokens, s.CachedTokens
-		if prompt < 0 || cached < 0 { // engines that tell only what was asked of the cache
-			prompt, cached = s.PrefixQueries, s.PrefixHits
+		// What was asked of the cache counts when a request is admitted, prompt tokens
+		// when they are computed. The latter would leave out what was cut in its
+		// prefill, which are misses more often than not.
+		prompt, cached := s.PrefixQueries, s.PrefixHits
+		if prompt < 0 || cached < 0 {
+			prompt, cached = s.PromptTokens, s.CachedTokens
 		}
 		r.prompt.see(prompt)
 		r.cached.see(cached)

@@ -104,7 +104,6 @@ func (g *gateway) setPolicy(name string) error {
 
 // restore brings back the policy that was found.
 func (g *gateway) restore() error {
-	defer g.client.CloseIdleConnections()
 	if g.policy == g.found.Policy {
 		return nil
 	}

@@ -21,7 +21,7 @@ func (s *System) canHappen(ctx context.Context, i bench.Incident) error {
 		if engine == nil {
 			return fmt.Errorf("%s: the URL of the replica is not known", i)
 		}
-		if err := callJSON(ctx, s.engines.client, http.MethodGet, engine.JoinPath("sim", "state"), "", nil, nil); err != nil {
+		if err := callJSON(ctx, s.plain, http.MethodGet, engine.JoinPath("sim", "state"), "", nil, nil); err != nil {
 			return fmt.Errorf("%s: only a simulated engine (warden sim) can be killed: %w", i, err)
 		}
 	case bench.DrainReplica:
@@ -54,7 +54,7 @@ func (s *System) strike(i bench.Incident, length time.Duration) {
 		}
 		fail := map[string]string{"kind": "restart", "down": down.String()}
 		s.bringAbout(i, func(ctx context.Context) error {
-			return callJSON(ctx, s.engines.client, http.MethodPost, s.places[i.Replica].engine.JoinPath("sim", "fail"), "", fail, nil)
+			return callJSON(ctx, s.plain, http.MethodPost, s.places[i.Replica].engine.JoinPath("sim", "fail"), "", fail, nil)
 		})
 	case bench.DrainReplica:
 		s.drained[i.Replica] = true

@@ -55,6 +55,8 @@ type Options struct {
 	// Incidents happen in every step: simulated engines can be killed, and a gateway's
 	// replicas drained.
 	Incidents []bench.Incident
+	// Dial opens all connections; nil is the network.
+	Dial upstream.DialFunc
 	// UserAgent names the client.
 	UserAgent string
 	// Warn is told what does not stop a measurement but belongs beside its result.
@@ -85,8 +87,9 @@ type System struct {
 	o       Options
 	model   string
 	start   time.Time
-	client  *upstream.Client
-	gateway *gateway // nil without an admin API
+	client  *upstream.Client // of the load
+	plain   *http.Client     // of all else
+	gateway *gateway         // nil without an admin API
 	engines *engines
 	places  []place // of the replicas, by index; nil when not known
 	caches  string  // what the report says of them
@@ -118,20 +121,18 @@ func New(ctx context.Context, o Options) (*System, error) {
 	if o.Warn == nil {
 		o.Warn = func(string) {}
 	}
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{Timeout: connectWithin}).DialContext
+	}
 	s := &System{
 		o: o, model: o.Model, start: time.Now(), caches: "warm", to: o.Target,
-		client: upstream.New(upstream.Options{
-			Dial:    (&net.Dialer{Timeout: connectWithin}).DialContext,
-			IdleFor: idleFor,
-		}),
+		client:        upstream.New(upstream.Options{Dial: o.Dial, IdleFor: idleFor}),
+		plain:         &http.Client{Transport: &http.Transport{DialContext: o.Dial, IdleConnTimeout: idleFor}},
 		conversations: make(map[uint64]*conversation), flights: make(map[*flight]struct{}), drained: make(map[int]bool),
 		queue: queue{wake: make(chan struct{}, 1)},
 	}
 	if err := s.discover(ctx); err != nil {
-		s.client.Close()
-		if s.engines != nil {
-			s.engines.close()
-		}
+		s.end()
 		return nil, err
 	}
 	return s, nil
@@ -144,9 +145,10 @@ const (
 )
 
 func (s *System) discover(ctx context.Context) error {
-	plain := &http.Client{Transport: &http.Transport{}, Timeout: adminWithin}
+	ctx, cancel := context.WithTimeout(ctx, adminWithin)
+	defer cancel()
 	if s.o.Admin != nil {
-		s.gateway = &gateway{client: plain, admin: s.o.Admin}
+		s.gateway = &gateway{client: s.plain, admin: s.o.Admin}
 		view, err := s.gateway.find(ctx, s.o.Model)
 		if err != nil {
 			return err
@@ -157,14 +159,14 @@ func (s *System) discover(ctx context.Context) error {
 	if len(urls) == 0 && s.gateway != nil {
 		urls = s.gateway.engines()
 	}
-	s.engines = newEngines(urls, s.Now, s.wall(pollEvery))
+	s.engines = newEngines(s.plain, urls, s.Now, s.wall(pollEvery))
 	s.engines.poll(ctx)
 	if s.places == nil {
 		s.places = s.engines.places()
 	}
 	if s.model == "" {
 		var err error
-		if s.model, err = onlyModel(ctx, plain, s.anyTarget(), s.o.Key); err != nil {
+		if s.model, err = onlyModel(ctx, s.plain, s.anyTarget(), s.o.Key); err != nil {
 			return err
 		}
 	}
@@ -203,13 +205,21 @@ func (s *System) Check(arms []string) error {
 // waits for everything to end.
 func (s *System) Close() error {
 	s.Cut()
-	s.queue.close()
-	s.engines.close()
-	s.client.Close()
+	defer s.end()
 	if s.gateway == nil {
 		return nil
 	}
 	return s.gateway.restore()
+}
+
+// end stops everything that is the System's own.
+func (s *System) end() {
+	s.queue.close()
+	if s.engines != nil {
+		s.engines.close()
+	}
+	s.client.Close()
+	s.plain.CloseIdleConnections()
 }
 
 // Switch implements bench.System.
