@@ -5,7 +5,7 @@ FUZZTIME ?= 30s
 PEERBENCH ?= ../shared/tools/peerbench
 SCEN ?= cpu,rss,loss,stay,outage,restart,burst,hot,lat
 
-.PHONY: help build test test-go test-e2e test-vllm test-loadclients lint bench fuzz chaos soak
+.PHONY: help build test test-go test-e2e test-vllm test-live test-loadclients lint bench fuzz chaos soak
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,7 +26,7 @@ test-vllm: ## the gateway in front of a real vLLM on the CPU; installs it (6 GB)
 
 test-loadclients: ## aiperf and guidellm through the gateway; installs them (6 GB)
 	@if bin=$$(./e2e/loadclients/install); then \
-		cd e2e && LOADCLIENTS_BIN=$$bin go test -count=1 -timeout 30m -v ./loadclients; \
+		cd e2e && LOADCLIENTS_BIN=$$bin go test -count=1 -timeout 45m -v ./loadclients; \
 	else \
 		echo "test-loadclients: skipped, the load clients could not be installed"; \
 	fi
@@ -39,6 +39,9 @@ lint: ## gofmt, go vet, staticcheck
 
 screenshots: build ## the pictures of docs/screenshots, of a demo under load; ten minutes
 	cd e2e && go run ./screenshots -warden ../bin/warden -out ../docs/screenshots
+
+test-live: ## the published measurement live and in virtual time, as many runs as chance needs
+	LMWARDEN_LIVE_LONG=1 go test -count=1 -timeout 10m -run '^TestLiveAgreesWithVirtualTime$$' -v ./internal/app
 
 fuzz: ## every fuzz target in turn, FUZZTIME each (30s)
 	@grep -rn --include='*_test.go' '^func Fuzz' internal | sed -E 's,/[^/]*_test\.go:[0-9]+:func (Fuzz[A-Za-z0-9_]+).*, \1,' | sort | \

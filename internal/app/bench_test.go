@@ -116,7 +116,7 @@ func liveAgreesWithVirtualTime(t *testing.T, m *memory) {
 	chance := 2.0
 	o.Protocol.Sessions, o.Repeat = []int{12}, 3
 	if os.Getenv("LMWARDEN_LIVE_LONG") != "" {
-		o.Protocol.Sessions, o.Repeat, chance = []int{4, 12, 24}, 16, 0
+		o.Protocol.Sessions, o.Repeat, chance = []int{4, 12}, 8, 0
 	}
 	share := chance / math.Sqrt(float64(o.Repeat))
 	got, _, log, err := o.run(t, context.Background())

@@ -2,8 +2,8 @@ package bench
 
 // AppendText appends the span as text, so many bytes a token (at least 2). Equal
 // IDs are equal text, and the texts of different spans differ in nearly every
-// token. At 4 bytes a token the text is short English words, each of which is one
-// token for the tokenizers of real models too; at other sizes it is noise.
+// token. At 4 bytes a token the text is short English words, which are mostly one
+// token each for the tokenizers of real models too; at other sizes it is noise.
 func (s Span) AppendText(dst []byte, bytesPerToken int) []byte {
 	const word = len("the ")
 	const letters = "abcdefghijklmnopqrstuvwxyz"
