@@ -105,6 +105,9 @@ type frame struct {
 	Reach  float64
 }
 
+// reach is the largest number that an axis goes to, whatever a file says.
+const reach = 1e15
+
 // bars draws amounts per column, stacked in the order of the series from zero.
 func bars(f frame, columns []column, unit func(float64) string, stack ...series) chart {
 	height := f.Height
@@ -119,6 +122,7 @@ func bars(f frame, columns []column, unit func(float64) string, stack ...series)
 			}
 		}
 	}
+	most = min(most, reach)
 	c.Peak = most
 	top, step := roundAxis(most)
 	scale := float64(height) / top
@@ -168,6 +172,7 @@ func lines(f frame, columns []column, unit func(float64) string, logFloor float6
 			}
 		}
 	}
+	most = min(most, reach)
 	c.Peak = most
 	var y func(float64) float64
 	if logFloor > 0 {
@@ -318,7 +323,7 @@ func (c *chart) turnAxis(columns []column) {
 // roundAxis is the end of an axis from zero that holds most, and the distance of
 // its lines: 1, 2 or 5 times a power of ten, four or five of them.
 func roundAxis(most float64) (top, step float64) {
-	if !(most > 0) || math.IsInf(most, 0) {
+	if !(most > 1e-9) {
 		return 1, 1
 	}
 	raw := most / 4
@@ -333,8 +338,10 @@ func roundAxis(most float64) (top, step float64) {
 	return step * math.Ceil(most/step-1e-9), step
 }
 
-// short writes a coordinate.
+// short writes a coordinate. One far outside ends at the edge of what a browser can
+// draw.
 func short(f float64) string {
+	f = min(max(f, -1e6), 1e6)
 	return strconv.FormatFloat(math.Round(f*100)/100, 'f', -1, 64)
 }
 

@@ -104,6 +104,22 @@ func TestReplicaColoursCanBeToldApart(t *testing.T) {
 	}
 }
 
+func TestTokenColoursCanBeToldApart(t *testing.T) {
+	css := stylesheet(t)
+	for theme, least := range []float64{27.5, 45.5} {
+		for _, name := range []string{"cached", "computed", "completion"} {
+			if got := contrast(css[name][theme], css["panel"][theme]); got < 3.3 {
+				t.Errorf("theme %d: %s has %.2f:1 to the panel", theme, name, got)
+			}
+		}
+		for name, m := range sights {
+			if got := difference(seen(m, css["cached"][theme]), seen(m, css["computed"][theme])); got < least {
+				t.Errorf("theme %d: cached and computed differ by %.1f in %s sight", theme, got, name)
+			}
+		}
+	}
+}
+
 func TestTextCanBeRead(t *testing.T) {
 	css := stylesheet(t)
 	for theme := range 2 {

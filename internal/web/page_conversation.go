@@ -75,7 +75,9 @@ func (h *Handler) conversationPage(w http.ResponseWriter, r *http.Request) {
 	}
 	replicas := 0
 	if pool != nil {
-		replicas = len(pool.View().Replicas)
+		v := pool.View()
+		p.Refresh = listRefresh(v.Routing.Known)
+		replicas = len(v.Replicas)
 		for i := range replicas {
 			p.Replicas = append(p.Replicas, filterLink{Label: strconv.Itoa(i), On: strconv.Itoa(i) == p.Row.Home})
 		}

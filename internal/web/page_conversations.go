@@ -101,9 +101,7 @@ func (h *Handler) conversationsPage(w http.ResponseWriter, r *http.Request) {
 			all += v.Routing.Known
 		}
 	}
-	if all > 100_000 {
-		p.Refresh = 5 * often // each list looks at every row
-	}
+	p.Refresh = listRefresh(all)
 	p.Heading = plural(live, "1 live conversation", "%d live conversations") + fmt.Sprintf(", %s with a home", thousands(int64(all)))
 	with := func(change func(url.Values)) string {
 		v := url.Values{}
@@ -141,6 +139,15 @@ func (h *Handler) conversationsPage(w http.ResponseWriter, r *http.Request) {
 		p.Rows = append(p.Rows, row)
 	}
 	h.render(w, r, http.StatusOK, "conversations.html", p)
+}
+
+// listRefresh is how often a page asks again whose lists look at every row of the
+// table.
+func listRefresh(known int) int {
+	if known > 100_000 {
+		return 5 * often
+	}
+	return often
 }
 
 // poolsByName are the pools by their names, and the names in order.
