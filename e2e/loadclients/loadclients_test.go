@@ -195,7 +195,7 @@ func (p page) sum(counter, label string) (sum int64) {
 // run runs a load client to its end.
 func run(t *testing.T, command string, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // their start alone is a minute on a busy machine
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute) // on a busy machine their start alone takes minutes
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv("LOADCLIENTS_BIN"), command), args...)
 	cmd.Dir = t.TempDir()
