@@ -50,7 +50,7 @@ func measure(o Observation, clients, replicas, blockTokens int) results.Measures
 		m.OutputTokensPerMin = results.Figure(float64(output) / o.Length.Minutes())
 	}
 
-	begun := slices.DeleteFunc(slices.Clone(o.Records), func(r Record) bool { return r.N == 0 || r.First < 0 })
+	begun := slices.DeleteFunc(slices.Clone(o.Records), func(r Record) bool { return r.N == 0 || r.First < 0 || r.End == Failed })
 	ttfb := seconds(begun, func(r Record) time.Duration { return r.First - r.Sent })
 	m.TTFBP50, m.TTFBP95, m.TTFBP99, m.TTFBMax = quantile(ttfb, 0.5), quantile(ttfb, 0.95), quantile(ttfb, 0.99), quantile(ttfb, 1)
 	m.TTFBMean = mean(ttfb)
@@ -189,8 +189,8 @@ func firstTurnSpread(records []Record, replicas int) *float64 {
 	}
 	on, all := make([]int, replicas), 0
 	for _, r := range records {
-		if r.N != 1 || r.Parent != 0 || r.Reason == "" {
-			continue // reached no router
+		if r.N != 1 || r.Parent != 0 || r.Reason == "" || r.End == Failed && r.Replica < 0 {
+			continue // reached no router, or no replica
 		}
 		if r.Replica < 0 || r.Replica >= replicas {
 			return nil

@@ -26,7 +26,7 @@ func allowed() [results.Published]struct{ mean, one float64 } {
 }
 
 func TestPublishedTableIsReproduced(t *testing.T) {
-	r, err := Simulate(context.Background(), published(t, 4, PublishedArms()...), nil)
+	r, err := Simulate(context.Background(), published(t, 3, PublishedArms()...), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

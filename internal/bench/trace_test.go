@@ -312,6 +312,64 @@ func FuzzTrace(f *testing.F) {
 	})
 }
 
+// Files of every form, as they are published, are run to their end.
+func TestFilesOfEveryForm(t *testing.T) {
+	for _, tc := range []struct {
+		file            string
+		sessions, turns int
+		hits            float64 // at least
+	}{
+		{"weka.jsonl", 6, 129, 0.8},
+		{"mooncake.jsonl", 147, 150, 0.04}, // a chat service, and its first minute
+		{"swe-agent.jsonl", 2, 9, 0.5},
+		{"multi-turn.jsonl", 2, 4, 0.2},
+	} {
+		trace, err := ReadTrace([]string{filepath.Join("testdata", tc.file)}, replayed)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		v := newTestBox(t, Box{Engine: mustPreset(t, "h100-8b"), Replicas: 2, RoundTrip: 20 * time.Millisecond}, 1)
+		p := Protocol{Arms: []string{"affinity"}, Sessions: []int{4}}
+		if err := p.Run(context.Background(), 1, trace, v, func(o Observation) {
+			finished := 0
+			for _, r := range o.Records {
+				if r.End == Finished && r.Cached >= 0 {
+					finished++
+				}
+			}
+			if len(o.Ended) != tc.sessions || finished != tc.turns || len(o.Records) != tc.turns {
+				t.Errorf("%s: %d sessions ended, %d of %d turns finished; want %d and %d", tc.file, len(o.Ended), finished, len(o.Records), tc.sessions, tc.turns)
+			}
+			if hits := o.Moved.CachedTokens / o.Moved.PromptTokens; hits < tc.hits {
+				t.Errorf("%s: %.2f of the prompts hit", tc.file, hits)
+			}
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A trace of long contexts, of which most of each prompt was there before.
+func BenchmarkTrace(b *testing.B) {
+	trace, err := ReadTrace([]string{filepath.Join("testdata", "weka.jsonl")}, TraceOptions{MaxThink: time.Minute, BytesPerToken: 4})
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := published(b, 1, "affinity")
+	s.Workload, s.Box.Engine = trace, mustPreset(b, "h100-8b")
+	s.Protocol.Sessions, s.Protocol.Step, s.Protocol.Drain = []int{4}, 0, 0
+	tokens := 0.0
+	for b.Loop() {
+		r, err := Simulate(context.Background(), s, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		tokens += *r.Arms[0].Steps[0].Turns
+	}
+	b.ReportMetric(tokens/b.Elapsed().Seconds(), "turns/s")
+}
+
 // The statistics of the recordings that the project keeps beside its sources, as
 // their README has them.
 func TestRecordedTraces(t *testing.T) {
@@ -322,13 +380,13 @@ func TestRecordedTraces(t *testing.T) {
 	for _, tc := range []struct {
 		files                      []string
 		sessions, agents, requests int
-		medianIn, medianOut        int
+		in, out                    [4]int // tokens: p10, p50, p90, p99
 	}{
-		{[]string{"weka-claude-code/sample-53.jsonl"}, 53, 23, 3602, 0, 0},
-		{[]string{"mooncake-fast25/conversation_trace.jsonl"}, 8133, 0, 12_031, 6_900, 350},
-		{[]string{"mooncake-fast25/synthetic_trace.jsonl"}, 3_248, 0, 3_993, 11_600, 69},
-		{[]string{"weka-claude-code/sessions-1.jsonl", "weka-claude-code/sessions-2.jsonl"}, 518, -1, 30_679, 108_000, 0},
-		{[]string{"swe-agent/conversations.jsonl"}, 22, 0, 230, 0, 0},
+		{[]string{"weka-claude-code/sample-53.jsonl"}, 53, 23, 3602, [4]int{}, [4]int{}},
+		{[]string{"mooncake-fast25/conversation_trace.jsonl"}, 8133, 0, 12_031, [4]int{964, 6_900, 27_000, 85_000}, [4]int{24, 350, 597, 1_120}},
+		{[]string{"mooncake-fast25/synthetic_trace.jsonl"}, 3_248, 0, 3_993, [4]int{30, 11_600, 38_600, 66_000}, [4]int{4, 69, 389, 768}},
+		{[]string{"weka-claude-code/sessions-1.jsonl", "weka-claude-code/sessions-2.jsonl"}, 518, -1, 30_679, [4]int{42_800, 108_000, 262_000, 546_000}, [4]int{}},
+		{[]string{"swe-agent/conversations.jsonl"}, 22, 0, 230, [4]int{}, [4]int{}},
 	} {
 		var paths []string
 		for _, f := range tc.files {
@@ -360,12 +418,19 @@ func TestRecordedTraces(t *testing.T) {
 		}
 		slices.Sort(in)
 		slices.Sort(out)
-		near := func(got, want int) bool { return want == 0 || got >= want*99/100 && got <= want*101/100+1 }
 		if len(trace.sessions) != tc.sessions || len(in) != tc.requests || tc.agents >= 0 && agents != tc.agents {
 			t.Errorf("%v: %d sessions, %d sub-agents, %d requests; want %+v", tc.files, len(trace.sessions), agents, len(in), tc)
 		}
-		if !near(in[len(in)/2], tc.medianIn) || !near(out[len(out)/2], tc.medianOut) {
-			t.Errorf("%v: medians of %d and %d tokens; want %d and %d", tc.files, in[len(in)/2], out[len(out)/2], tc.medianIn, tc.medianOut)
+		for i, percent := range []int{10, 50, 90, 99} {
+			for _, c := range []struct {
+				what   string
+				sorted []int
+				want   int
+			}{{"prompt", in, tc.in[i]}, {"answer", out, tc.out[i]}} {
+				if got := c.sorted[percent*len(c.sorted)/100]; c.want > 0 && (got < c.want*98/100 || got > c.want*102/100+1) {
+					t.Errorf("%v: p%d of the %s tokens is %d, want %d", tc.files, percent, c.what, got, c.want)
+				}
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -293,6 +294,41 @@ func TestColdArmFindsNothing(t *testing.T) {
 		if diff := cmp.Diff(want, firsts); diff != "" {
 			t.Errorf("cold %v: cached tokens of each arm's first turn (-want +got):\n%s", cold, diff)
 		}
+	}
+}
+
+// On an engine that takes 1 ms for each token and for nothing else, the seconds of
+// busy replicas are the tokens that were computed, and those are what was asked for
+// but not found.
+func TestBusySecondsAreTheTokensComputed(t *testing.T) {
+	engine := mustPreset(t, "h100-8b")
+	engine.OverheadMS, engine.WeightsMS, engine.LinearUSPerToken = 0, 0, 1000
+	engine.AttentionNSPerTokenContext, engine.KVReadUSPerContextToken = 0, 0
+	v := newTestBox(t, Box{Engine: engine, Replicas: 3, RoundTrip: 20 * time.Millisecond}, 1)
+	w := PublishedWorkload()
+	w.Agents = 2
+	p := Protocol{Arms: []string{"affinity"}, Sessions: []int{5}, Step: time.Second, Drain: 24 * time.Hour}
+	if err := p.Run(context.Background(), 1, w, v, func(o Observation) {
+		computed := 0
+		for _, r := range o.Records {
+			if r.End != Finished {
+				t.Errorf("not drained: %+v", r)
+			}
+			computed += r.Prompt - r.Cached + r.Output - 1 // the last token is not read
+		}
+		asked, found := o.Moved.PromptTokens, o.Moved.CachedTokens
+		if want := float64(computed) / 1000; len(o.Records) < 30 || math.Abs(o.Moved.BusySeconds-want) > 1e-3 {
+			t.Errorf("%d turns: %v s busy, %v s of tokens", len(o.Records), o.Moved.BusySeconds, want)
+		}
+		prompts := 0
+		for _, r := range o.Records {
+			prompts += r.Prompt - r.Cached
+		}
+		if int(asked-found) != prompts {
+			t.Errorf("the engines computed %v prompt tokens, the answers say %d", asked-found, prompts)
+		}
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 

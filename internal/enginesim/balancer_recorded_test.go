@@ -2,7 +2,6 @@ package enginesim
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"regexp"
 	"strconv"
@@ -286,17 +285,20 @@ func TestPinnedConversationsThatFitAsRecorded(t *testing.T) {
 }
 
 // The other rows depend on the real machine's times and on chance: its two runs of
-// a row differ by up to 0.14. The mean of many modelled runs must be near theirs.
+// a row differ by up to 0.14. Where they agree within 0.03 (but for the fullest
+// caches), the mean of the modelled ones is as near, else it lies between the two or
+// not far from them.
 func TestConversationsAtOnceNearTheRecorded(t *testing.T) {
-	const runs, tolerance = 5, 0.1
+	const runs, agree, beside = 5, 0.03, 0.06
 	mean := make(map[crowd]float64)
 	for c, rows := range recordedCrowds(t) {
 		if c.conversations == 7 {
 			continue // a single run
 		}
-		recorded := 0.0
+		low, high := 1.0, 0.0
 		for _, row := range rows {
-			recorded += float64(row.cached) / float64(row.prompt) / float64(len(rows))
+			share := float64(row.cached) / float64(row.prompt)
+			low, high = min(low, share), max(high, share)
 		}
 		for seed := range uint64(runs) {
 			got := c.run(t, seed)
@@ -305,8 +307,12 @@ func TestConversationsAtOnceNearTheRecorded(t *testing.T) {
 			}
 			mean[c] += float64(got.cached) / float64(got.prompt) / runs
 		}
-		if math.Abs(mean[c]-recorded) > tolerance {
-			t.Errorf("%+v: mean cached share %.3f, recorded %.3f", c, mean[c], recorded)
+		margin := beside
+		if high-low <= agree && c.system < 2500 { // else every turn depends on which of two prompts comes first
+			margin = agree
+		}
+		if mean[c] < low-margin || mean[c] > high+margin {
+			t.Errorf("%+v: mean cached share %.3f, recorded %.3f to %.3f", c, mean[c], low, high)
 		}
 	}
 	// Pinning wins as long as the caches hold most of the conversations.
