@@ -1,7 +1,6 @@
 package web
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -73,7 +72,7 @@ func (l *EventLog) Watch(ctx context.Context) {
 			after, events := before.next(v, known, p.Receipts)
 			was[v.Name] = after
 			for i := range events {
-				events[i].Time, events[i].Model = cmp.Or(events[i].Time, l.now()), v.Name
+				events[i].Time, events[i].Model = l.now(), v.Name
 			}
 			l.add(events...)
 		}
@@ -211,7 +210,7 @@ func leftHome(receipts []pool.Receipt, after time.Time) ([]Event, time.Time) {
 		if n := seen[w]; n > 1 {
 			who = fmt.Sprintf("%d conversations", n)
 		}
-		events = append(events, Event{Time: last[w].Time, Level: "info",
+		events = append(events, Event{Level: "info",
 			Text: fmt.Sprintf("%s %s from replica %s to %s: %s.", who, w.reason, replicaLabel(w.from), replicaLabel(w.to), w.why)})
 	}
 	return events, latest

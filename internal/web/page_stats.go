@@ -167,6 +167,7 @@ func (h *Handler) tokenStats(r *http.Request, q stats.Query, p *statsPage) error
 		return err
 	}
 	q = data.Query
+	data.Series = inOrder(q, data.Series, func(s stats.TokenSeries) string { return s.Name })
 	p.Headline = dash
 	if percent100, ok := data.Total.CachedPercent(); ok {
 		p.Headline = about(percent(percent100))
@@ -235,6 +236,19 @@ func memberName(q stats.Query, name string) string {
 	return "All"
 }
 
+// inOrder puts replicas in the order of their index; clients stay in that of their
+// weight. The series belong to others, too, and are copied.
+func inOrder[S any](q stats.Query, all []S, name func(S) string) []S {
+	if q.Group != stats.GroupReplica {
+		return all
+	}
+	sorted := slices.Clone(all)
+	slices.SortStableFunc(sorted, func(a, b S) int {
+		return cmp.Or(cmp.Compare(len(name(a)), len(name(b))), cmp.Compare(name(a), name(b)))
+	})
+	return sorted
+}
+
 // sideBySide draws small multiples: one axis for all of them.
 func sideBySide(n int, draw func(i int, f frame) namedChart) []namedChart {
 	f := frame{Height: 80}
@@ -257,6 +271,7 @@ func (h *Handler) requestStats(r *http.Request, q stats.Query, measure string, p
 		return err
 	}
 	q = data.Query
+	data.Series = inOrder(q, data.Series, func(s stats.RequestSeries) string { return s.Name })
 	now := h.o.Now()
 	p.Totals = measureTable{Heads: []string{"", "Requests", "OK", "Client’s fault", "Engine’s", "Gateway’s", "Cancelled", "First byte p50", "p95", "p99"}}
 	var total, failed int64
