@@ -73,8 +73,8 @@ func (o Options) Validate() error {
 		return fmt.Errorf("unknown dialect %q: the dialects are %s", o.Dialect, strings.Join(dialectNames(), ", "))
 	case o.BytesPerToken < 2 || o.BytesPerToken > 7:
 		return fmt.Errorf("%d bytes a token: give 2 to 7", o.BytesPerToken)
-	case !(o.Speed > 0 && o.Speed <= 10_000):
-		return fmt.Errorf("speed of %v: give a number above 0 and at most 10000", o.Speed)
+	case !(o.Speed > 0 && o.Speed <= maxSpeed):
+		return fmt.Errorf("speed of %v: give a number above 0 and at most %d", o.Speed, maxSpeed)
 	case o.Timeout <= 0:
 		return fmt.Errorf("timeout of %v: give more than 0", o.Timeout)
 	}
@@ -142,6 +142,8 @@ const (
 	connectWithin = 10 * time.Second
 	// idleFor is less than the 5 s after which vLLM closes a connection.
 	idleFor = 4 * time.Second
+	// maxSpeed is the simulator's.
+	maxSpeed = 10_000
 )
 
 func (s *System) discover(ctx context.Context) error {
