@@ -38,7 +38,8 @@ type Options struct {
 	LiveFor, IdleFor time.Duration
 	MaxConversations int
 	// Stuck is how long a replica with requests in flight may show no sign of
-	// progress until it counts as stuck. Default 15 s.
+	// progress until it counts as stuck, and an attempt may be silent whose server
+	// takes no connection. Default 15 s.
 	Stuck time.Duration
 	// Logger gets a line for each change of state. Default none.
 	Logger *slog.Logger
