@@ -18,7 +18,7 @@ import (
 var mayImport = map[string][]string{
 	"cmd/warden": {"internal/app"},
 	"internal/app": {
-		"internal/access", "internal/bench", "internal/bench/live", "internal/bench/report", "internal/bench/results", "internal/config", "internal/doctor", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
+		"internal/access", "internal/bench", "internal/bench/live", "internal/bench/report", "internal/bench/results", "internal/cause", "internal/config", "internal/doctor", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
 		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/stats", "internal/systemd", "internal/telemetry", "internal/web",
 	},
 	"internal/web":              {"internal/pool", "internal/session", "internal/stats", "internal/routing", "internal/engine", "internal/bench/results"},
@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"internal/enginesim/server": {"internal/enginesim", "internal/llmapi"},
 	"internal/enginesim":        {},
 	"internal/access":           {},
+	"internal/cause":            {"internal/llmapi"},
 	"internal/config":           {"internal/access"},
 	"internal/llmapi":           {},
 	"internal/routing":          {},

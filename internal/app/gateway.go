@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"lmwarden/internal/cause"
 	"lmwarden/internal/config"
 	"lmwarden/internal/pool"
 	"lmwarden/internal/proxy"
@@ -30,6 +31,7 @@ type Gateway struct {
 	table   *session.Table
 	store   *store // nil when nothing is kept
 	history *stats.Store
+	caches  caches
 	events  *web.EventLog
 	proxy   *proxy.Handler
 	clients *http.Server
@@ -113,7 +115,7 @@ func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, 
 		return nil, err
 	}
 	g.proxy, err = proxy.New(proxy.Options{
-		Models: g.models, Sessions: g.table, Recorder: recorder{metrics, g.history}, Logger: log, Dial: dial,
+		Models: g.models, Sessions: g.table, Recorder: recorder{metrics, g.history, cause.NewBook(), &g.caches}, Logger: log, Dial: dial,
 		Limits: proxy.Limits{
 			MaxBody:     int64(cfg.Limits.Body),
 			MaxBuffered: int64(cfg.Limits.Buffered),
@@ -207,7 +209,7 @@ func (g *Gateway) StartOn(on Listeners) error {
 	g.running.Go(func() { g.models.Run(ctx) })
 	g.running.Go(func() { g.expire(ctx) })
 	g.running.Go(func() { g.history.Run(ctx) })
-	g.running.Go(func() { sample(ctx, g.history, g.models) })
+	g.running.Go(func() { observe(ctx, g.history, &g.caches, g.models) })
 	g.running.Go(func() { g.events.Watch(ctx) })
 	if g.store != nil {
 		g.running.Go(func() { g.store.run(ctx, g.models) })

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"lmwarden/internal/cause"
 	"lmwarden/internal/llmapi"
 	"lmwarden/internal/pool"
 	"lmwarden/internal/proxy"
@@ -12,11 +13,13 @@ import (
 	"lmwarden/internal/telemetry"
 )
 
-// recorder hands finished requests of the data plane to the metrics and to the
-// history.
+// recorder hands finished requests of the data plane to the metrics and, with the
+// cause of what was not cached, to the history.
 type recorder struct {
 	metrics *telemetry.Metrics
 	history *stats.Store
+	turns   *cause.Book
+	caches  *caches
 }
 
 // Record implements proxy.Recorder.
@@ -34,7 +37,23 @@ func (r recorder) Record(rec proxy.Record) {
 		Prompt: u.Prompt, Cached: u.Cached, Completion: u.Completion,
 		Known: u.Known, CachedKnown: u.CacheState == llmapi.CacheReported,
 	})
-	r.history.Add(historyRecord(time.Now(), &rec))
+	now := time.Now()
+	h := historyRecord(now, &rec)
+	r.judge(now, &rec, &h)
+	r.history.Add(h)
+}
+
+// judge notes why a turn was not cached, where the engine told what was.
+func (r recorder) judge(now time.Time, rec *proxy.Record, h *stats.Record) {
+	if h.Conversation == "" || h.Cached == stats.Unmeasured || rec.Outcome != proxy.OK {
+		return
+	}
+	v := r.turns.Judge(rec.Identity.Key, cause.Turn{
+		End: now, Prompt: h.Prompt, Cached: h.Cached, Completion: h.Completion,
+		Replica: h.Replica, Reason: h.Reason, Cold: rec.Decision.Cold, Sent: cause.PromptOf(rec.Facts),
+	}, r.caches.of(rec.Model, h.Replica))
+	h.Cause, h.Reread = string(v.Cause), v.Reread
+	h.Changed = stats.Change{Part: v.At.Part, Message: v.At.Message, Byte: v.At.Byte}
 }
 
 // poolGauges reads the pools for the metrics page.

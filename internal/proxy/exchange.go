@@ -154,7 +154,7 @@ func (x *exchange) parse() *failure {
 	if err != nil {
 		return badRequest("%v", err)
 	}
-	x.facts, x.rec.Stream = facts, facts.Stream
+	x.facts, x.rec.Facts, x.rec.Stream = facts, facts, facts.Stream
 	return nil
 }
 

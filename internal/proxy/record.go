@@ -33,6 +33,8 @@ type Record struct {
 	Model    string
 	Path     string
 	Stream   bool
+	// Facts are those of the body, nil when it was not read.
+	Facts    *llmapi.Facts
 	Identity session.Identity // zero on routes that make no conversation
 	Client   string           // the program by its User-Agent, or empty
 	// Decision is the last one; its Reason is empty when no replica was chosen.
