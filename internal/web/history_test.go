@@ -182,13 +182,12 @@ func measurement(t *testing.T, folder, name string, faster float64) {
 	figure := func(v float64) *float64 { return &v }
 	r := results.Results{Schema: results.Schema, Workload: results.Settings{"turns": 6.0}, Protocol: results.Settings{}}
 	for i, arm := range []string{"off", "affinity"} {
-		step := results.Step{Sessions: 16}
 		var runs []results.Run
 		for seed := range uint64(4) {
 			m := results.Measures{TTFBP50: figure(3.25 - float64(i) - faster + float64(seed)/100), PrefixHitPercent: figure(33.2 + 10*float64(i)), OutputTokensPerMin: figure(9558)}
 			runs = append(runs, results.Run{Seed: seed, Measures: m})
 		}
-		step = results.NewStep(16, runs, nil, [][]results.Part{{{Index: 1, TTFBP50: figure(2)}, {Index: 2, TTFBP50: figure(0.4)}}})
+		step := results.NewStep(16, runs, nil, [][]results.Part{{{Index: 1, TTFBP50: figure(2)}, {Index: 2, TTFBP50: figure(0.4)}}})
 		r.Arms = append(r.Arms, results.Arm{Name: arm, Steps: []results.Step{step}})
 	}
 	if err := r.Write(filepath.Join(folder, name)); err != nil {
