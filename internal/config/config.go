@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"lmwarden/internal/access"
 )
 
 // DefaultAlias is the alias that the only model of a gateway always has: Claude
@@ -19,7 +21,11 @@ const DefaultAlias = "claude-*"
 type Config struct {
 	// Listen is the address for clients, HOST:PORT.
 	Listen string `yaml:"listen"`
-	Admin  Admin  `yaml:"admin"`
+	// TLS is for the clients' address; without it they speak plain HTTP.
+	TLS   TLS   `yaml:"tls,omitempty"`
+	Admin Admin `yaml:"admin"`
+	// Keys are the API keys of clients; without any, everybody is served.
+	Keys []Key `yaml:"keys,omitempty"`
 	// Data is the folder of the history and the conversation table; :memory: keeps
 	// nothing.
 	Data    string  `yaml:"data"`
@@ -37,6 +43,12 @@ type Config struct {
 	source source
 }
 
+// Priorities of a key; the first is the default.
+const (
+	Interactive = "interactive"
+	Batch       = "batch"
+)
+
 // MemoryOnly is the value of Config.Data that keeps nothing on disk.
 const MemoryOnly = ":memory:"
 
@@ -44,11 +56,45 @@ const MemoryOnly = ":memory:"
 type Admin struct {
 	// Listen is its address, HOST:PORT.
 	Listen string `yaml:"listen"`
+	// Password is the hash that warden keys password prints; with it operators log
+	// in, and programs send it as the password of any user.
+	Password Secret `yaml:"password,omitempty"`
 	// Open allows an address that is not on loopback although nobody logs in.
 	Open bool `yaml:"open"`
 	// Hosts are further host names by which a browser on the same machine may ask
 	// for the console, as behind a reverse proxy.
 	Hosts []string `yaml:"hosts,omitempty"`
+	// TLS is for this address.
+	TLS TLS `yaml:"tls,omitempty"`
+}
+
+// TLS names the files of a certificate, read again when they change.
+type TLS struct {
+	// Certificate is a PEM file with the certificate and its chain.
+	Certificate string `yaml:"certificate,omitempty"`
+	// Key is the PEM file of its private key.
+	Key string `yaml:"key,omitempty"`
+}
+
+// On says whether a certificate is configured.
+func (t TLS) On() bool { return t.Certificate != "" }
+
+// Key is the API key of a client and what its holder may take.
+type Key struct {
+	// Name stands in logs and on pages.
+	Name string `yaml:"name"`
+	// Hash is what warden keys new prints; the key itself is kept nowhere.
+	Hash access.KeyHash `yaml:"hash"`
+	// Models are the names that it may ask for, with * as in qwen-*; without any,
+	// all.
+	Models []string `yaml:"models,omitempty"`
+	// InFlight is how many requests it may have open at once; 0 means any number.
+	InFlight int `yaml:"in_flight,omitempty"`
+	// PerMinute is how many requests it may begin in a minute, a tenth of them at
+	// once; 0 means any number.
+	PerMinute int `yaml:"per_minute,omitempty"`
+	// Priority is interactive, or batch for requests that wait behind all others.
+	Priority string `yaml:"priority,omitempty"`
 }
 
 // Model is one model and its engines.
@@ -150,6 +196,7 @@ type Log struct {
 var (
 	logLevels  = []string{"debug", "info", "warn", "error"}
 	logFormats = []string{"text", "json"}
+	priorities = []string{Interactive, Batch}
 )
 
 // Default is the configuration without models. Every default value stands here
@@ -181,11 +228,16 @@ func Default() *Config {
 // File is what the configuration was read from, empty when flags made it.
 func (c *Config) File() string { return c.source.name }
 
-// Fill gives every model the default of each field that is not set. Parse does
+// Fill gives every model and key the default of each field that is not set. Parse does
 // so itself; a Config whose models come from flags needs the call.
 func (c *Config) Fill() {
 	for i := range c.Models {
 		c.Models[i].fill(c.Session)
+	}
+	for i := range c.Keys {
+		if c.Keys[i].Priority == "" {
+			c.Keys[i].Priority = Interactive
+		}
 	}
 }
 

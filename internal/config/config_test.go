@@ -203,7 +203,7 @@ w.yaml:4:5: models[0]: unknown key "polcy"; did you mean "policy"? allowed: name
     4 |     polcy: affinity
       |     ^`},
 		{"unknown key at the top", "modells: []", `
-w.yaml:1:1: unknown key "modells"; did you mean "models"? allowed: listen, admin, data, models, history, session, limits, scrape_interval, timeouts, log, stop_timeout
+w.yaml:1:1: unknown key "modells"; did you mean "models"? allowed: listen, tls, admin, keys, data, models, history, session, limits, scrape_interval, timeouts, log, stop_timeout
     1 | modells: []
       | ^`},
 		{"wrong types, all at once", `
@@ -215,7 +215,7 @@ admin2: 1`, `
 w.yaml:2:9: listen: a list stands where text belongs
     2 | listen: [a]
       |         ^
-w.yaml:3:8: admin: the text "yes" stands where keys belong: listen, open, hosts
+w.yaml:3:8: admin: the text "yes" stands where keys belong: listen, password, open, hosts, tls
     3 | admin: yes
       |        ^
 w.yaml:4:9: models: keys stand where a list belongs; begin each entry with "- " on a line of its own
@@ -224,7 +224,7 @@ w.yaml:4:9: models: keys stand where a list belongs; begin each entry with "- " 
 w.yaml:5:30: session.max_conversations: the text "many" stands where a whole number belongs
     5 | session: {max_conversations: many}
       |                              ^
-w.yaml:6:1: unknown key "admin2"; did you mean "admin"? allowed: listen, admin, data, models, history, session, limits, scrape_interval, timeouts, log, stop_timeout
+w.yaml:6:1: unknown key "admin2"; did you mean "admin"? allowed: listen, tls, admin, keys, data, models, history, session, limits, scrape_interval, timeouts, log, stop_timeout
     6 | admin2: 1
       | ^`},
 		{"bad duration", "scrape_interval: 5", `
@@ -336,7 +336,7 @@ w.yaml:1:20: limits.buffered: 1MiB is less than one body may have (limits.body: 
     1 | limits: {buffered: 1MiB}
       |                    ^`},
 		{"open admin listener", "admin:\n  listen: 0.0.0.0:8101\nmodels: [{" + engine + "}]", `
-w.yaml:2:11: admin.listen: "0.0.0.0:8101" can be reached from other machines and nobody has to log in there; listen on 127.0.0.1, or set admin.open: true if the network keeps strangers out
+w.yaml:2:11: admin.listen: "0.0.0.0:8101" can be reached from other machines and nobody has to log in there; set admin.password, listen on 127.0.0.1, or set admin.open: true if the network keeps strangers out
     2 |   listen: 0.0.0.0:8101
       |           ^`},
 	} {
@@ -420,11 +420,19 @@ func TestDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("ENGINE_KEY", "sk-1")
+	t.Setenv("ADMIN_PASSWORD_HASH", "pbkdf2-sha256:600000:c2FsdCBhbmQgcGVwcGVyLg:"+strings.Repeat("A", 43))
 	if err := c.Validate(policies); err != nil {
 		t.Error(err)
 	}
 	want := Default()
 	want.Data = "/var/lib/lmwarden"
+	want.TLS = TLS{Certificate: "/etc/warden/tls/clients.crt", Key: "/etc/warden/tls/clients.key"}
+	want.Admin.TLS = TLS{Certificate: "/etc/warden/tls/admin.crt", Key: "/etc/warden/tls/admin.key"}
+	want.Admin.Password = NewSecret("env:ADMIN_PASSWORD_HASH")
+	want.Keys = []Key{{Name: "ci", Models: []string{"qwen3-*"}, InFlight: 8, PerMinute: 120, Priority: Batch}}
+	if err := want.Keys[0].Hash.UnmarshalText([]byte("sha256:" + strings.Repeat("0f1e2d3c4b5a69788796a5b4c3d2e1f0", 2))); err != nil {
+		t.Fatal(err)
+	}
 	want.Models = []Model{{
 		Name: "qwen3-4b-dp4", ServedName: "Qwen/Qwen3-4B-Instruct-2507", Aliases: []string{DefaultAlias},
 		Engines: []Engine{{URL: parseURL(t, "http://127.0.0.1:8000"), Ranks: 4, APIKey: NewSecret("env:ENGINE_KEY")}},
@@ -450,6 +458,39 @@ func TestDocumentation(t *testing.T) {
 		}
 	}
 	check(reflect.TypeFor[Config](), "")
+}
+
+func TestAccessIsChecked(t *testing.T) {
+	const hash = "sha256:0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0"
+	for _, test := range []struct{ text, want string }{
+		{"keys: [{name: a, hash: " + hash + "}, {name: a, hash: " + strings.Replace(hash, "0f", "1f", 1) + "}]", `keys[1].name: the name "a" is another key's`},
+		{"keys: [{name: a, hash: " + hash + "}, {name: b, hash: " + hash + "}]", `keys[1].hash: this is the key of "a"`},
+		{"keys: [{hash: " + hash + "}]", "keys[0].name: no name"},
+		{"keys: [{name: a}]", "keys[0].hash: no hash"},
+		{"keys: [{name: a, hash: lmw_secret}]", "this is not the hash of a key"},
+		{"keys: [{name: a, hash: " + hash + ", in_flight: -1, per_minute: -1}]", "keys[0].per_minute: -1 requests a minute"},
+		{"keys: [{name: a, hash: " + hash + ", priority: low}]", `unknown priority "low"`},
+		{"tls: {certificate: a.crt}", "tls: a certificate needs its key"},
+		{"admin: {tls: {key: a.key}}", "admin.tls: a certificate needs its key"},
+		{"admin: {password: hunter2}", "admin.password: this is not the hash of a password"},
+		{"admin: {listen: '0.0.0.0:8101', password: 'pbkdf2-sha256:600000:c2FsdCBhbmQgcGVwcGVyLg:" + strings.Repeat("A", 43) + "'}", ""},
+	} {
+		c, err := Parse("w.yaml", []byte(test.text+"\nmodels: [{engines: [{url: 'http://127.0.0.1:8000'}]}]\n"))
+		if err == nil {
+			err = c.Validate(policies)
+		}
+		switch {
+		case test.want == "" && err != nil:
+			t.Errorf("%s: %v", test.text, err)
+		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+			t.Errorf("%s: error %v, want %q", test.text, err, test.want)
+		}
+		for _, secret := range []string{"lmw_secret", "hunter2"} {
+			if err != nil && strings.Contains(err.Error(), secret) {
+				t.Errorf("%q stands in %v", secret, err)
+			}
+		}
+	}
 }
 
 func TestLoadNamesAMissingFile(t *testing.T) {

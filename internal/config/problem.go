@@ -102,8 +102,9 @@ func (s *source) problem(at place, path, format string, args ...any) Problem {
 }
 
 var (
-	// literalKey matches a key of an engine that stands in the file itself.
-	literalKey = regexp.MustCompile(`(\bapi_key["']?\s*:\s*)[^\s].*`)
+	// literalKey matches a secret that stands in the file itself, or one that was put
+	// where its hash belongs.
+	literalKey = regexp.MustCompile(`(\b(?:api_key|password|hash)["']?\s*:\s*)[^\s].*`)
 	// userInfo matches the user and password of a URL.
 	userInfo = regexp.MustCompile(`(://)[^/\s]*@`)
 )
@@ -113,7 +114,7 @@ var (
 func hideSecret(line, path string) string {
 	masked := literalKey.ReplaceAllString(line, "${1}"+Mask)
 	masked = userInfo.ReplaceAllString(masked, "${1}"+Mask+"@")
-	if strings.HasSuffix(path, ".api_key") && masked == line {
+	if key := path[strings.LastIndex(path, ".")+1:]; masked == line && (key == "api_key" || key == "password" || key == "hash") {
 		return Mask
 	}
 	return masked

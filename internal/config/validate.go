@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"lmwarden/internal/access"
 )
 
 // maxRanks is far above what one server can have; more is a slip of the finger.
@@ -16,6 +18,7 @@ const maxRanks = 1024
 func (c *Config) Validate(policies []string) error {
 	v := validator{config: c}
 	v.listeners()
+	v.access()
 	v.general()
 	v.models(policies)
 	return v.problems.err()
@@ -52,15 +55,69 @@ func (v *validator) listeners() {
 	if clientsOK && adminOK && clients == admin && c.Listen == c.Admin.Listen && clients != 0 {
 		v.report("admin.listen", "%q is the clients' address; the console needs one of its own", c.Admin.Listen)
 	}
-	if adminOK && !Loopback(c.Admin.Listen) && !c.Admin.Open {
+	if adminOK && !Loopback(c.Admin.Listen) && !c.Admin.Open && c.Admin.Password.IsZero() {
 		v.report("admin.listen", "%q can be reached from other machines and nobody has to log in there; "+
-			"listen on 127.0.0.1, or set admin.open: true if the network keeps strangers out", c.Admin.Listen)
+			"set admin.password, listen on 127.0.0.1, or set admin.open: true if the network keeps strangers out", c.Admin.Listen)
 	}
 	for i, h := range c.Admin.Hosts {
 		if h == "" || strings.ContainsAny(h, "/:* \t") {
 			v.report(fmt.Sprintf("admin.hosts[%d]", i), "%q is not a host name; write it without scheme and port", h)
 		}
 	}
+}
+
+// access checks keys, password and certificates.
+func (v *validator) access() {
+	c := v.config
+	if !c.Admin.Password.IsZero() {
+		if _, err := c.AdminPassword(); err != nil {
+			v.report("admin.password", "%s", err)
+		}
+	}
+	v.pair("tls", c.TLS)
+	v.pair("admin.tls", c.Admin.TLS)
+	names, hashes := map[string]bool{}, map[access.KeyHash]string{}
+	for i, k := range c.Keys {
+		path := fmt.Sprintf("keys[%d]", i)
+		switch other, twice := hashes[k.Hash]; {
+		case k.Name == "":
+			v.report(path+".name", "no name; write who has the key")
+		case names[k.Name]:
+			v.report(path+".name", "the name %q is another key's", k.Name)
+		case k.Hash == access.KeyHash{}:
+			v.report(path+".hash", "no hash; warden keys new draws a key and prints it")
+		case twice:
+			v.report(path+".hash", "this is the key of %q", other)
+		}
+		names[k.Name], hashes[k.Hash] = true, k.Name
+		if k.InFlight < 0 {
+			v.report(path+".in_flight", "%d requests; write a number from 1, or leave it out for any number", k.InFlight)
+		}
+		if k.PerMinute < 0 {
+			v.report(path+".per_minute", "%d requests a minute; write a number from 1, or leave it out for any number", k.PerMinute)
+		}
+		if k.Priority != "" {
+			v.word(path+".priority", "priority", k.Priority, priorities)
+		}
+	}
+}
+
+func (v *validator) pair(path string, t TLS) {
+	if (t.Certificate == "") != (t.Key == "") {
+		v.report(path, "a certificate needs its key: give the files certificate and key")
+	}
+}
+
+// AdminPassword is the hash of admin.password, the zero Password for none.
+func (c *Config) AdminPassword() (p access.Password, err error) {
+	if c.Admin.Password.IsZero() {
+		return p, nil
+	}
+	text, err := c.Admin.Password.Reveal()
+	if err != nil {
+		return p, err
+	}
+	return p, p.UnmarshalText([]byte(text))
 }
 
 // address checks HOST:PORT and tells the port.
