@@ -23,7 +23,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/web":              {"internal/pool", "internal/session", "internal/stats", "internal/routing", "internal/engine", "internal/bench/results"},
 	"internal/doctor":           {"internal/engine", "internal/llmapi", "internal/session"},
-	"internal/proxy":            {"internal/pool", "internal/session", "internal/llmapi", "internal/routing", "internal/upstream"},
+	"internal/proxy":            {"internal/access", "internal/pool", "internal/session", "internal/llmapi", "internal/routing", "internal/upstream"},
 	"internal/pool":             {"internal/routing", "internal/engine"},
 	"internal/session":          {"internal/llmapi"},
 	"internal/bench":            {"internal/bench/results", "internal/routing", "internal/enginesim", "internal/llmapi"},

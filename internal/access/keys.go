@@ -144,18 +144,35 @@ func (k *Keys) Required() bool {
 	return len(k.holders) > 0
 }
 
-// Admit looks a presented key up and counts one request. The model is the name
-// that the client asked for, after aliases. The error is ErrUnauthorized, a
+// find is the holder of a presented key, nil for none; open says that none is
+// needed. Every key takes an equal time: what is compared are hashes.
+func (k *Keys) find(presented string) (h *holder, open bool) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.holders[HashKey(presented)], len(k.holders) == 0
+}
+
+// Known says whether a key is in force, or none is needed.
+func (k *Keys) Known(presented string) bool {
+	h, open := k.find(presented)
+	return open || h != nil
+}
+
+// May says whether a key may ask for a model.
+func (k *Keys) May(presented, model string) bool {
+	h, open := k.find(presented)
+	return open || h != nil && h.may(model)
+}
+
+// Admit looks a presented key up and counts one request. The model is the
+// model's own name, not the alias that the client used. The error is ErrUnauthorized, a
 // *Forbidden or a *Limited.
 func (k *Keys) Admit(now time.Time, presented, model string) (Grant, error) {
-	k.mu.RLock()
-	open := len(k.holders) == 0
-	h := k.holders[HashKey(presented)] // equal time for every key: what is compared are hashes
-	k.mu.RUnlock()
-	if open {
+	h, open := k.find(presented)
+	switch {
+	case open:
 		return Grant{}, nil
-	}
-	if h == nil {
+	case h == nil:
 		return Grant{}, ErrUnauthorized
 	}
 	if !h.may(model) {

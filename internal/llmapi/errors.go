@@ -1,6 +1,7 @@
 package llmapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -62,12 +63,14 @@ type Error struct {
 	// RetryAfter is told to the client in whole seconds, rounded up; 0 is not
 	// told. Beyond 45 s Claude Code gives up instead of waiting.
 	RetryAfter time.Duration
+	// Code is an HTTP status in place of the kind's own; 0 for that.
+	Code int
 }
 
 func (e *Error) Error() string { return string(e.Kind) + ": " + e.Message }
 
 // Status is the HTTP status of the answer.
-func (e *Error) Status() int { return e.Kind.shape().status }
+func (e *Error) Status() int { return cmp.Or(e.Code, e.Kind.shape().status) }
 
 // Body is the answer's JSON in the given dialect.
 func (e *Error) Body(d Dialect) []byte {

@@ -87,7 +87,7 @@ func (x *exchange) bodyFailure(err error) *failure {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		f := badRequest("no byte of the request body came for %s", x.h.limits.BodyStall)
-		f.status, f.cause = http.StatusRequestTimeout, err
+		f.Code, f.cause = http.StatusRequestTimeout, err
 		return f
 	case errors.Is(err, io.ErrUnexpectedEOF), x.r.Context().Err() != nil, isReset(err):
 		return clientGone(err)

@@ -8,9 +8,11 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"time"
 
+	"lmwarden/internal/access"
 	"lmwarden/internal/llmapi"
 	"lmwarden/internal/pool"
 	"lmwarden/internal/routing"
@@ -39,6 +41,8 @@ type exchange struct {
 	route   route
 	rec     Record
 
+	key   string        // the API key that the client shows
+	grant access.Grant  // of one request to that key
 	facts *llmapi.Facts // nil on routes whose bodies are not read
 	body  []byte        // as the client sent it; from h.bodies
 	turn  *session.Turn
@@ -72,6 +76,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h: h, w: w, r: r,
 		control: http.NewResponseController(w),
 		route:   rt,
+		key:     presentedKey(r.Header),
 		rec:     Record{Time: time.Now(), RequestID: id, Path: rt.path},
 	}
 	entered := h.open.enter()
@@ -81,6 +86,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer x.finish()
 	if !entered {
 		x.fail(stopping())
+		return
+	}
+	if !h.access.Known(x.key) {
+		x.fail(unauthorized())
 		return
 	}
 	if f := x.prepare(); f != nil {
@@ -108,16 +117,19 @@ func (x *exchange) prepare() *failure {
 		return x.search()
 	}
 	if !ok {
-		return unknownModel(asked, h.names())
+		return unknownModel(asked, h.names(x.key))
 	}
 	name := model.Name()
 	x.rec.Model = name
+	if f := x.admit(name); f != nil {
+		return f
+	}
 	rank, err := pin(x.r.Header)
 	if err != nil {
 		return badPin(err, len(model.View().Replicas))
 	}
 
-	id := h.sessions.Identify(x.rec.Time, session.Request{Model: name, Header: x.r.Header, Facts: x.facts})
+	id := h.sessions.Identify(x.rec.Time, session.Request{Tenant: x.grant.Tenant, Model: name, Header: x.r.Header, Facts: x.facts})
 	x.rec.Identity, x.rec.Client = id, id.Client
 	x.enlist(id.Key)
 	req := pool.Request{
@@ -142,6 +154,17 @@ func (x *exchange) prepare() *failure {
 	}
 	x.turn = h.sessions.Begin(x.rec.Time, id, name)
 	x.rec.Decision = x.lease.Decision()
+	return nil
+}
+
+// admit counts the request to its key. The model is empty where the request does
+// not tell.
+func (x *exchange) admit(model string) *failure {
+	grant, err := x.h.access.Admit(x.rec.Time, x.key, model)
+	if err != nil {
+		return notAdmitted(err, x.h.names(x.key))
+	}
+	x.grant, x.rec.Key = grant, grant.Tenant
 	return nil
 }
 
@@ -216,11 +239,14 @@ func (x *exchange) run() {
 
 // search begins to look for a stored response, at the first model that is up.
 func (x *exchange) search() *failure {
-	x.others = x.h.models.all()
-	switch {
-	case len(x.others) == 0:
+	x.others = slices.DeleteFunc(x.h.models.all(), func(b backend) bool { return !x.h.access.May(x.key, b.Name()) })
+	if len(x.others) == 0 {
 		return unknownModel("", nil)
-	case !x.nextModel():
+	}
+	if f := x.admit(""); f != nil {
+		return f
+	}
+	if !x.nextModel() {
 		return refused(&pool.Refused{Why: routing.NoReplica}, routing.None, 0)
 	}
 	return nil
@@ -367,7 +393,7 @@ func (x *exchange) fail(f *failure) {
 		return
 	}
 	x.sign(x.w.Header())
-	x.started, x.rec.Status = true, f.code()
+	x.started, x.rec.Status = true, f.Status()
 	// An error here is the client's end; there is nothing left to tell it.
 	_ = f.write(x.w, dialectOf(x.r, x.route))
 	if f.unread && x.r.ContentLength != 0 {
@@ -416,6 +442,7 @@ func (x *exchange) finish() {
 		})
 	}
 	x.turn.End(now, u)
+	x.grant.Release()
 	if x.h.recorder != nil {
 		x.h.recorder.Record(*rec)
 	}

@@ -30,7 +30,6 @@ const retryStopping = time.Second
 // failure is an answer that the gateway makes itself.
 type failure struct {
 	llmapi.Error
-	status int    // when it is not the one of the kind
 	allow  string // methods, for a 405
 	close  bool   // the connection ends with this answer
 	unread bool   // the client may still be sending
@@ -85,11 +84,11 @@ func stopping() *failure {
 func notHere(r *http.Request, allow string) *failure {
 	if allow != "" {
 		f := badRequest("%s does not take %s; use %s", clip(r.URL.Path), clip(r.Method), allow)
-		f.status, f.allow = http.StatusMethodNotAllowed, allow
+		f.Code, f.allow = http.StatusMethodNotAllowed, allow
 		return f
 	}
 	f := badRequest("no such route: %s %s; this gateway serves the OpenAI and Anthropic APIs under /v1, such as /v1/chat/completions, /v1/responses and /v1/messages", clip(r.Method), clip(r.URL.Path))
-	f.status = http.StatusNotFound
+	f.Code = http.StatusNotFound
 	return f
 }
 
@@ -161,24 +160,10 @@ func (f *failure) write(w http.ResponseWriter, d llmapi.Dialect) error {
 	if f.close {
 		h.Set("Connection", "close")
 	}
-	if f.status == 0 {
-		return f.Error.Write(w, d)
-	}
 	if f.allow != "" {
 		h.Set("Allow", f.allow)
 	}
-	h.Set("Content-Type", "application/json")
-	h.Set(headerError, string(f.Kind))
-	w.WriteHeader(f.code())
-	_, err := w.Write(f.Body(d))
-	return err
-}
-
-func (f *failure) code() int {
-	if f.status != 0 {
-		return f.status
-	}
-	return f.Status()
+	return f.Error.Write(w, d)
 }
 
 func (f *failure) reason() string {

@@ -54,14 +54,19 @@ func (h *Handler) serveLocal(w http.ResponseWriter, r *http.Request, rt route, a
 		if h.open.stopped() {
 			f = stopping()
 		}
-	case kindModels:
-		h.listModels(w, r)
-		return
-	case kindModel:
-		f = h.oneModel(w, r, rt.tail)
+	case kindModels, kindModel:
+		key := presentedKey(r.Header)
+		switch {
+		case !h.access.Known(key):
+			f = unauthorized()
+		case rt.kind == kindModels:
+			h.listModels(w, r, key)
+		default:
+			f = h.oneModel(w, r, rt.tail, key)
+		}
 	case kindUpgrade:
 		f = badRequest("this gateway speaks no WebSocket; send the request as POST %s", rt.path)
-		f.status = http.StatusUpgradeRequired
+		f.Code = http.StatusUpgradeRequired
 	default:
 		f = notHere(r, allow)
 	}
@@ -72,7 +77,7 @@ func (h *Handler) serveLocal(w http.ResponseWriter, r *http.Request, rt route, a
 	h.logger.LogAttrs(r.Context(), slog.LevelInfo, "request",
 		slog.String(keyRequestID, w.Header().Get(headerRequestID)),
 		slog.String(keyPath, clip(r.URL.Path)),
-		slog.Int(keyStatus, f.code()),
+		slog.Int(keyStatus, f.Status()),
 		slog.String(keyOutcome, string(f.outcome)),
 		slog.String(keyError, f.reason()))
 }
@@ -84,10 +89,14 @@ type modelCard struct {
 	maxLength int64 // tokens, 0 when not known
 }
 
-// cards lists the models and their exact aliases; a pattern is no name.
-func (h *Handler) cards() []modelCard {
+// cards lists the models that a key may ask for and their exact aliases; a
+// pattern is no name.
+func (h *Handler) cards(key string) []modelCard {
 	var cards []modelCard
 	for _, b := range h.models.all() {
+		if !h.access.May(key, b.Name()) {
+			continue
+		}
 		v := b.View()
 		for _, id := range append([]string{v.Name}, v.Aliases...) {
 			if !strings.ContainsAny(id, "*?[") {
@@ -110,10 +119,13 @@ func card(v pool.View, id string) modelCard {
 	return c
 }
 
-// names lists what a client may ask for.
-func (h *Handler) names() []string {
+// names lists what a client may ask for with a key.
+func (h *Handler) names(key string) []string {
 	var names []string
 	for _, b := range h.models.all() {
+		if !h.access.May(key, b.Name()) {
+			continue
+		}
 		v := b.View()
 		names = append(append(names, v.Name), v.Aliases...)
 	}
@@ -144,8 +156,8 @@ func (c modelCard) anthropic() anthropicModel {
 	return anthropicModel{"model", c.id, c.id, c.created.UTC().Format(time.RFC3339)}
 }
 
-func (h *Handler) listModels(w http.ResponseWriter, r *http.Request) {
-	cards := h.cards()
+func (h *Handler) listModels(w http.ResponseWriter, r *http.Request, key string) {
+	cards := h.cards(key)
 	if dialectOf(r, route{}) == llmapi.Anthropic {
 		list := struct {
 			Data    []anthropicModel `json:"data"`
@@ -172,10 +184,10 @@ func (h *Handler) listModels(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, list)
 }
 
-func (h *Handler) oneModel(w http.ResponseWriter, r *http.Request, name string) *failure {
+func (h *Handler) oneModel(w http.ResponseWriter, r *http.Request, name, key string) *failure {
 	b, ok := h.models.lookup(name)
-	if !ok || name == "" {
-		return unknownModel(name, h.names())
+	if !ok || name == "" || !h.access.May(key, b.Name()) {
+		return unknownModel(name, h.names(key))
 	}
 	c := card(b.View(), name)
 	if dialectOf(r, route{}) == llmapi.Anthropic {

@@ -29,6 +29,8 @@ type Options struct {
 	Models Models
 	// Sessions tells conversations apart; required.
 	Sessions *session.Table
+	// Access admits requests; nil admits everybody.
+	Access Access
 	// Recorder gets every finished request; nil for none.
 	Recorder Recorder
 	// Logger gets one line per finished request; nil for none.
@@ -102,6 +104,7 @@ func (l Limits) withDefaults() Limits {
 type Handler struct {
 	models   models
 	sessions *session.Table
+	access   Access
 	recorder Recorder
 	logger   *slog.Logger
 	limits   Limits
@@ -153,12 +156,16 @@ func newHandler(o Options, m models, dial upstream.DialFunc) *Handler {
 	h := &Handler{
 		models:   m,
 		sessions: o.Sessions,
+		access:   o.Access,
 		recorder: o.Recorder,
 		logger:   o.Logger,
 		limits:   o.Limits.withDefaults(),
 	}
 	if h.logger == nil {
 		h.logger = slog.New(slog.DiscardHandler)
+	}
+	if h.access == nil {
+		h.access = everybody{}
 	}
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: h.limits.Connect, KeepAlive: 15 * time.Second}).DialContext

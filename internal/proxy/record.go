@@ -37,6 +37,7 @@ type Record struct {
 	Facts    *llmapi.Facts
 	Identity session.Identity // zero on routes that make no conversation
 	Client   string           // the program by its User-Agent, or empty
+	Key      string           // the name of the client's API key, or empty
 	// Decision is the last one; its Reason is empty when no replica was chosen.
 	Decision routing.Decision
 	Attempts int // requests sent to replicas
@@ -66,6 +67,7 @@ const (
 	keyConversation = "conversation"
 	keySource       = "source"
 	keyClient       = "client"
+	keyKey          = "key"
 	keyReplica      = "replica"
 	keyReason       = "reason"
 	keyWhy          = "why"
@@ -105,6 +107,7 @@ func (r *Record) log(l *slog.Logger) {
 	text(keyConversation, r.Identity.Name)
 	text(keySource, r.Identity.Source)
 	text(keyClient, r.Client)
+	text(keyKey, r.Key)
 	if r.Decision.Reason != "" {
 		attrs = append(attrs, slog.String(keyReplica, replicaName(r.Decision)))
 		text(keyReason, string(r.Decision.Reason))
