@@ -18,10 +18,10 @@ import (
 var mayImport = map[string][]string{
 	"cmd/warden": {"internal/app"},
 	"internal/app": {
-		"internal/access", "internal/bench", "internal/bench/live", "internal/bench/report", "internal/bench/results", "internal/cause", "internal/config", "internal/doctor", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
+		"internal/access", "internal/bench", "internal/bench/live", "internal/bench/report", "internal/bench/results", "internal/cause", "internal/certs", "internal/config", "internal/doctor", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
 		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/stats", "internal/systemd", "internal/telemetry", "internal/web",
 	},
-	"internal/web":              {"internal/pool", "internal/session", "internal/stats", "internal/routing", "internal/engine", "internal/bench/results"},
+	"internal/web":              {"internal/access", "internal/pool", "internal/session", "internal/stats", "internal/routing", "internal/engine", "internal/bench/results"},
 	"internal/doctor":           {"internal/engine", "internal/llmapi", "internal/session"},
 	"internal/proxy":            {"internal/access", "internal/pool", "internal/session", "internal/llmapi", "internal/routing", "internal/upstream"},
 	"internal/pool":             {"internal/routing", "internal/engine"},
@@ -35,6 +35,7 @@ var mayImport = map[string][]string{
 	"internal/enginesim":        {},
 	"internal/access":           {},
 	"internal/cause":            {"internal/llmapi"},
+	"internal/certs":            {},
 	"internal/config":           {"internal/access"},
 	"internal/llmapi":           {},
 	"internal/routing":          {},

@@ -26,6 +26,7 @@ type page struct {
 	Version  string
 	Started  time.Time
 	Warnings []string
+	LoggedIn bool // so that one can log out
 }
 
 // navLink leads to a part of the console.
@@ -51,6 +52,7 @@ func (h *Handler) page(r *http.Request, nav, title, twin string) page {
 	p := page{
 		Title: title, JSON: twin, Refresh: often,
 		Now: h.o.Now().UTC(), Version: h.version(), Started: h.started.UTC(), Warnings: h.o.Warnings(),
+		LoggedIn: h.o.Logins.Required(),
 	}
 	for _, l := range []navLink{
 		{"/", navOverview, ""}, {"/models", navModels, ""}, {"/conversations", navConversations, ""},

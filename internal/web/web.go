@@ -42,6 +42,8 @@ type Options struct {
 	// DefaultAlias is the alias that the only model has by default, as the page
 	// says; empty when there is none.
 	DefaultAlias string
+	// Logins are the operators who are logged in. Nil means that nobody has to be.
+	Logins Logins
 	// Warnings stand on every page and behind what /readyz says. Nil means that
 	// there are none.
 	Warnings func() []string
@@ -99,6 +101,9 @@ func New(o Options) (*Handler, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Logins == nil {
+		o.Logins = noLogins{}
+	}
 	if o.Warnings == nil {
 		o.Warnings = func() []string { return nil }
 	}
@@ -117,7 +122,7 @@ func New(o Options) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.serve = guard(o.Hosts, mux)
+	h.serve = guard(o.Hosts, h.withLogin(mux))
 	return h, nil
 }
 
@@ -148,6 +153,9 @@ func (h *Handler) table() []route {
 		{"/benchmarks/{run}/{figure}", get, h.benchmarkFigure},
 		{"/settings", get, h.settingsPage},
 		{"/connect", get, h.connectPage},
+
+		{loginPath, []string{"GET", "POST"}, h.loginPage},
+		{logoutPath, post, h.logout},
 
 		{"/healthz", get, h.healthz},
 		{"/readyz", get, h.readyz},
