@@ -33,6 +33,7 @@ type commands struct {
 	Simulate simulateCommand `cmd:"" help:"Measure routing policies in virtual time."`
 	Doctor   doctorCommand   `cmd:"" help:"Say what engines offer, what is missing for good routing, and how to mend it."`
 	Config   configCommands  `cmd:"" help:"Check or print a configuration file."`
+	Keys     keysCommands    `cmd:"" help:"API keys of clients, and the console's password."`
 	Stats    statsCommands   `cmd:"" help:"The history of requests."`
 	Version  versionCommand  `cmd:"" help:"Print version, commit and Go version."`
 

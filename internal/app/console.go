@@ -31,6 +31,7 @@ func (g *Gateway) newConsole(metrics *telemetry.Metrics, exposition http.Handler
 		Log:           g.log,
 		Version:       v,
 		Hosts:         g.cfg.Admin.Hosts,
+		Logins:        g.guards.logins,
 		DefaultAlias:  config.DefaultAlias,
 		Warnings:      g.warnings,
 		Ready:         g.ready,

@@ -34,6 +34,7 @@ type Gateway struct {
 	caches  caches
 	events  *web.EventLog
 	proxy   *proxy.Handler
+	guards  guards
 	clients *http.Server
 	admin   *http.Server
 
@@ -114,8 +115,11 @@ func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, 
 	if err != nil {
 		return nil, err
 	}
+	if g.guards, err = newGuards(cfg); err != nil {
+		return nil, err
+	}
 	g.proxy, err = proxy.New(proxy.Options{
-		Models: g.models, Sessions: g.table, Recorder: recorder{metrics, g.history, cause.NewBook(), &g.caches}, Logger: log, Dial: dial,
+		Models: g.models, Sessions: g.table, Access: g.guards.keys, Recorder: recorder{metrics, g.history, cause.NewBook(), &g.caches}, Logger: log, Dial: dial,
 		Limits: proxy.Limits{
 			MaxBody:     int64(cfg.Limits.Body),
 			MaxBuffered: int64(cfg.Limits.Buffered),
@@ -142,6 +146,12 @@ func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, 
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	if err := secure(g.clients, cfg.TLS, log); err != nil {
+		return nil, fmt.Errorf("tls: %w", err)
+	}
+	if err := secure(g.admin, cfg.Admin.TLS, log); err != nil {
+		return nil, fmt.Errorf("admin.tls: %w", err)
 	}
 	return g, nil
 }
@@ -171,10 +181,10 @@ func poolOptions(cfg *config.Config, log *slog.Logger) ([]pool.Options, error) {
 // openListeners are warnings of what other machines can reach.
 func openListeners(cfg *config.Config) []string {
 	var all []string
-	if !config.Loopback(cfg.Listen) {
+	if !config.Loopback(cfg.Listen) && len(cfg.Keys) == 0 {
 		all = append(all, fmt.Sprintf("The client listener on %s is open to the network and asks for no key.", cfg.Listen))
 	}
-	if !config.Loopback(cfg.Admin.Listen) {
+	if !config.Loopback(cfg.Admin.Listen) && cfg.Admin.Password.IsZero() {
 		all = append(all, fmt.Sprintf("The admin listener on %s is open to the network and asks for no login (admin.open is true).", cfg.Admin.Listen))
 	}
 	return all
@@ -214,8 +224,8 @@ func (g *Gateway) StartOn(on Listeners) error {
 	if g.store != nil {
 		g.running.Go(func() { g.store.run(ctx, g.models) })
 	}
-	serve := func(s *http.Server, l net.Listener, name string) {
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+	serve := func(s *http.Server, l net.Listener, t config.TLS, name string) {
+		if err := serveOn(s, l, t); err != nil {
 			g.failed <- fmt.Errorf("%s listener: %w", name, err)
 		}
 	}
@@ -223,14 +233,14 @@ func (g *Gateway) StartOn(on Listeners) error {
 	var accepting sync.WaitGroup
 	accepting.Go(func() {
 		awaitEngines(starting, g.models)
-		serve(g.clients, on.Clients, "client")
+		serve(g.clients, on.Clients, g.cfg.TLS, "client")
 	})
 	g.refuse = func() {
 		started()
 		on.Clients.Close()
 		accepting.Wait()
 	}
-	g.running.Go(func() { serve(g.admin, on.Admin, "admin") })
+	g.running.Go(func() { serve(g.admin, on.Admin, g.cfg.Admin.TLS, "admin") })
 	listening(g.log, "clients", g.URL())
 	listening(g.log, "admin", g.AdminURL())
 	return nil
@@ -238,8 +248,8 @@ func (g *Gateway) StartOn(on Listeners) error {
 
 // URL is the address for clients, AdminURL that of the console. They are known
 // after Start.
-func (g *Gateway) URL() string      { return "http://" + g.clientsAddr.String() }
-func (g *Gateway) AdminURL() string { return "http://" + g.adminAddr.String() }
+func (g *Gateway) URL() string      { return scheme(g.cfg.TLS) + g.clientsAddr.String() }
+func (g *Gateway) AdminURL() string { return scheme(g.cfg.Admin.TLS) + g.adminAddr.String() }
 
 // expire forgets idle conversations.
 func (g *Gateway) expire(ctx context.Context) {
@@ -279,21 +289,29 @@ func (g *Gateway) Stop() error {
 }
 
 // run serves until ctx ends or a listener fails, reads the configuration anew for
-// each value of reload, and keeps the service manager informed.
+// each value of reload and when its file has changed, and keeps the service
+// manager informed.
 func (g *Gateway) run(ctx context.Context, on Listeners, reload <-chan os.Signal, read func() (*config.Config, error)) error {
 	if err := g.StartOn(on); err != nil {
 		return err
 	}
 	alive, ended := context.WithCancel(context.WithoutCancel(ctx)) // to the end of Stop
-	var watchdog sync.WaitGroup
-	watchdog.Go(func() { systemd.KeepAlive(alive) })
-	defer watchdog.Wait()
+	var beside sync.WaitGroup
+	beside.Go(func() { systemd.KeepAlive(alive) })
+	changed := make(chan struct{})
+	if file := g.cfg.File(); file != "" {
+		known, _ := content(file) // a file that is gone is told of when it is back
+		beside.Go(func() { changes(alive, file, known, changed) })
+	}
+	defer beside.Wait()
 	defer ended()
 	g.notify("READY=1")
 	for {
 		select {
 		case <-reload:
 			_ = g.Reload(ctx, read) // which tells of an error itself
+		case <-changed:
+			_ = g.Reload(ctx, read)
 		case <-ctx.Done():
 			g.notify("STOPPING=1")
 			g.log.Info("stopping", "open_answers_have", g.cfg.StopTimeout.String())

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -53,15 +54,30 @@ func (g *Gateway) reload(ctx context.Context, read func() (*config.Config, error
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if changes, err = g.models.Reconfigure(ctx, models); err != nil {
+	// Who is let in changes first: it fails before anything has changed, and keys
+	// that were taken away end at once.
+	if err := g.guards.set(cfg); err != nil {
 		return nil, nil, nil, err
+	}
+	if changes, err = g.models.Reconfigure(ctx, models); err != nil {
+		return nil, nil, nil, errors.Join(err, g.guards.set(g.current()))
+	}
+	if was := g.current(); !reflect.DeepEqual(was.Keys, cfg.Keys) {
+		changes = append(changes, "keys")
 	}
 	return cfg, changes, needRestart(g.cfg, cfg), nil
 }
 
+// current is the configuration in force, but for what waits for a restart.
+func (g *Gateway) current() *config.Config {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.reloads.current
+}
+
 // atOnce are the keys that a reload puts in force. All others are read once, when
 // the process starts.
-var atOnce = []string{"models", "timeouts.stuck"}
+var atOnce = []string{"models", "timeouts.stuck", "keys", "admin.password"}
 
 // needRestart lists the keys whose values differ and wait for a restart.
 func needRestart(was, is *config.Config) []string {
@@ -86,7 +102,9 @@ func differing(prefix string, was, is reflect.Value) (keys []string) {
 
 // warnings are what an operator should see on every page.
 func (g *Gateway) warnings() []string {
-	all := openListeners(g.cfg)
+	now := *g.current()
+	now.Listen, now.Admin.Listen = g.cfg.Listen, g.cfg.Admin.Listen
+	all := openListeners(&now)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.reloads.failed; err != nil {

@@ -30,9 +30,9 @@ type Record struct {
 	Time      time.Time // of its arrival
 	RequestID string
 	// Model is the pool's name, empty when the request named none that exists.
-	Model    string
-	Path     string
-	Stream   bool
+	Model  string
+	Path   string
+	Stream bool
 	// Facts are those of the body, nil when it was not read.
 	Facts    *llmapi.Facts
 	Identity session.Identity // zero on routes that make no conversation
