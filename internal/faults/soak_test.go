@@ -44,12 +44,12 @@ func sized(t *testing.T, name string, short int) int {
 // after two fifths of them.
 func TestADayOfTrafficLeavesNothingBehind(t *testing.T) {
 	// Not parallel: it measures the process.
-	short := 6000
+	short := 4000
 	if raced {
-		short = 1000
+		short = 600
 	}
 	requests := sized(t, soakRequests, short)
-	const conversations = 200 // so that the tables are full soon
+	const conversations = 50 // so that the tables are full soon
 	data := t.TempDir()
 	g := start(t, func(c *config.Config) {
 		c.Data = data
