@@ -87,7 +87,7 @@ const (
 // Remedy is what the operator can do, in a sentence; empty when there is nothing.
 func (p Place) Remedy() string {
 	if p.Part == PartAttribution {
-		return "Claude Code puts a line before its system prompt that changes: set CLAUDE_CODE_ATTRIBUTION_HEADER=0 in its environment, or use an engine that drops the line (vLLM 0.18 or later)."
+		return "Claude Code puts a line before its system prompt that changes: set CLAUDE_CODE_ATTRIBUTION_HEADER=0 in its environment, or use an engine that drops the line (vLLM after 0.17.1)."
 	}
 	return ""
 }
