@@ -84,7 +84,7 @@ func benchBox(t *testing.T, m *memory, ranks int) (*testGateway, BenchOptions) {
 	t.Cleanup(g.close)
 	return g.awaitReady(), BenchOptions{
 		Target: g.URL(), Admin: g.AdminURL(), Dialect: "anthropic",
-		Protocol: bench.Protocol{Arms: []string{"off", "affinity"}, Sessions: []int{8}, Step: 30 * time.Second},
+		Protocol: bench.Protocol{Arms: []string{"off", "affinity"}, Sessions: []int{8}, Step: 15 * time.Second},
 		Workload: quarterWorkload(), Seed: 1, Repeat: 1, Order: "given",
 		BytesPerToken: params.BytesPerToken, Speed: 1, Timeout: 10 * time.Minute, Out: filepath.Join(t.TempDir(), "out"),
 		dial: m.dial,
@@ -114,7 +114,7 @@ func liveAgreesWithVirtualTime(t *testing.T, m *memory) {
 	o.Protocol.Step = time.Minute
 	// What chance may do to the mean of the runs, in standard errors.
 	chance := 2.0
-	o.Protocol.Sessions, o.Repeat = []int{12}, 3
+	o.Protocol.Sessions, o.Repeat = []int{12}, 2
 	if os.Getenv("LMWARDEN_LIVE_LONG") != "" {
 		o.Protocol.Sessions, o.Repeat, chance = []int{4, 12}, 8, 0
 	}
@@ -213,10 +213,10 @@ func benchMeasuresBothArmsAndGivesThePolicyBack(t *testing.T, m *memory) {
 			}
 		}
 	}
-	if s := r.Arm("round-robin").Steps[0]; s.FirstTurnSpread == nil || len(s.Replicas) != 2 {
+	if s := r.Arm("round-robin").Steps[1]; s.FirstTurnSpread == nil || len(s.Replicas) != 2 {
 		t.Errorf("which replica served what is not known: %+v", s.Replicas)
 	}
-	if s := r.Arm("off").Steps[0]; s.StayedPercent != nil || len(s.Replicas) != 0 {
+	if s := r.Arm("off").Steps[1]; s.StayedPercent != nil || len(s.Replicas) != 0 {
 		t.Errorf("off behind one URL tells of replicas: stayed %v, %v", s.StayedPercent, s.Replicas)
 	}
 	want := map[string]any{"off": "cold", "round-robin": "cold"}
