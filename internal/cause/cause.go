@@ -84,14 +84,6 @@ const (
 	PartMessage     = "message"
 )
 
-// Remedy is what the operator can do, in a sentence; empty when there is nothing.
-func (p Place) Remedy() string {
-	if p.Part == PartAttribution {
-		return "Claude Code puts a line before its system prompt that changes: set CLAUDE_CODE_ATTRIBUTION_HEADER=0 in its environment, or use an engine that drops the line (vLLM after 0.17.1)."
-	}
-	return ""
-}
-
 // defaultBlock is vLLM's block size.
 const defaultBlock = 16
 

@@ -99,9 +99,6 @@ func TestCauses(t *testing.T) {
 	if v := Of(nil, &now, Cache{}); v != (Verdict{Cause: First}) {
 		t.Errorf("the first turn: %+v", v)
 	}
-	if r := (Place{Part: PartAttribution}).Remedy(); r == "" {
-		t.Error("no remedy for the attribution line")
-	}
 }
 
 // What a book remembers is bounded, and of the conversations whose last turn is

@@ -47,7 +47,8 @@ type Change struct {
 	Part string
 	// Message counts from 0 in the history, for the part "message".
 	Message int
-	// Byte is the offset within the part's text, or -1 when it is not known.
+	// Byte is where that message begins in the request's body, or -1 when it is not
+	// known.
 	Byte int64
 }
 
