@@ -144,7 +144,7 @@ func turnsOfOne(name string) []stats.Turn {
 	moved := ok(1, 2, "moved", "home down", 13_200, 0)
 	moved.Cause, moved.Reread = "moved", 12_900
 	changed := ok(1, stats.NoReplica, "stayed", "", 14_600, 9700)
-	changed.Cause, changed.Reread, changed.Changed = "changed", 4900, stats.Change{Part: "message", Message: 5, Byte: 38_204}
+	changed.Cause, changed.Reread, changed.Changed = "changed-prompt", 4900, stats.Change{Part: "message", Message: 5, Byte: 38_204}
 	return []stats.Turn{
 		add(5, -time.Second, stats.Record{Replica: 1, From: stats.NoReplica, Reason: "stayed", Outcome: "engine_error", Prompt: -1, Cached: -1, Completion: -1}),
 		add(4, -10*time.Second, changed),

@@ -216,7 +216,7 @@ func rereadOf(name string, t *stats.Turn) (rereadNote, bool) {
 			n.Rest += fmt.Sprintf(" The part %q differs from that of the turn before", p)
 		}
 		if t.Changed.Byte >= 0 && p != "attribution" {
-			n.Rest += fmt.Sprintf(", at byte %s", thousands(t.Changed.Byte))
+			n.Rest += fmt.Sprintf("; it begins at byte %s of the request", thousands(t.Changed.Byte))
 		}
 		n.Rest += "."
 	}
@@ -241,13 +241,13 @@ func shortSpan(d time.Duration) string {
 
 // causes says what each cause of a turn that was not cached means.
 var causes = map[string]string{
-	"moved":       "We moved the conversation to a replica where nothing of it was cached.",
-	"spilled":     "Its home was full, so it went to a replica that did not hold it.",
-	"restarted":   "The engine restarted and its cache was gone.",
-	"changed":     "The client changed its own prompt.",
-	"attribution": "The client changed its own prompt.",
-	"evicted":     "The replica’s cache was full and had let go of it.",
-	"unknown":     "Nothing that we see explains it.",
+	"moved":          "We moved the conversation to a replica where nothing of it was cached.",
+	"spilled":        "Its home was full, so it went to a replica that did not hold it.",
+	"restarted":      "The engine restarted and its cache was gone.",
+	"changed-prompt": "The client changed its own prompt.",
+	"balanced":       "The engine’s own balancer chose the replica, or the client named it.",
+	"evicted":        "The replica’s cache was full and had let go of it.",
+	"unknown":        "Nothing that we see explains it.",
 }
 
 func causeExplained(cause string) string {

@@ -167,7 +167,7 @@ func TestConversationTurnByTurn(t *testing.T) {
 	says(t, page,
 		"3 turns in 3 h 12 min · context 9k tokens", "one request open",
 		"Turn 3 read 12.9k tokens again. We moved the conversation to a replica where nothing of it was cached. It was at replica 2 (home down) and went to 1.",
-		"Turn 4 read 4.9k tokens again. The client changed its own prompt. Message 6 differs from the one that it sent a turn before, at byte 38,204.",
+		"Turn 4 read 4.9k tokens again. The client changed its own prompt. Message 6 differs from the one that it sent a turn before; it begins at byte 38,204 of the request.",
 		"Sub-agents", table[1].Name, "after 19 min", "✕ engine error",
 	)
 	for _, want := range []string{
