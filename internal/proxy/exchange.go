@@ -40,6 +40,7 @@ type exchange struct {
 	control *http.ResponseController
 	route   route
 	rec     Record
+	trace   Trace
 
 	key   string        // the API key that the client shows
 	grant access.Grant  // of one request to that key
@@ -79,6 +80,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		key:     presentedKey(r.Header),
 		rec:     Record{Time: time.Now(), RequestID: id, Path: rt.path},
 	}
+	x.trace = h.tracer.Begin(x.rec.Time, r)
+	x.rec.Trace = x.trace.ID()
 	entered := h.open.enter()
 	if entered {
 		defer h.open.leave()
@@ -279,6 +282,7 @@ func (x *exchange) retry(cause error) error {
 		slog.Int(keyAttempt, x.rec.Attempts),
 		slog.String(keyReplica, replicaName(x.rec.Decision)),
 		slog.String(keyError, cause.Error()))
+	x.trace.Failed(cause)
 	if err := x.lease.Retry(cause); err != nil {
 		return err
 	}
@@ -290,6 +294,7 @@ func (x *exchange) retry(cause error) error {
 // head is in.
 func (x *exchange) attempt() (*upstream.Answer, error) {
 	x.heard, x.hearing = false, renewed{}
+	x.trace.Attempt(x.rec.Decision)
 	target, model := x.lease.target(x.asked())
 	body := x.body
 	if x.facts != nil {
@@ -446,6 +451,7 @@ func (x *exchange) finish() {
 	if x.h.recorder != nil {
 		x.h.recorder.Record(*rec)
 	}
+	x.trace.End(rec)
 	rec.log(x.h.logger)
 	if x.cut {
 		// The server then closes the connection without the mark of a complete body.

@@ -33,6 +33,9 @@ type Options struct {
 	Access Access
 	// Recorder gets every finished request; nil for none.
 	Recorder Recorder
+	// Tracer makes requests part of traces; nil passes a client's trace headers on
+	// as they are.
+	Tracer Tracer
 	// Logger gets one line per finished request; nil for none.
 	Logger *slog.Logger
 	Limits Limits
@@ -106,6 +109,7 @@ type Handler struct {
 	sessions *session.Table
 	access   Access
 	recorder Recorder
+	tracer   Tracer
 	logger   *slog.Logger
 	limits   Limits
 	engines  *upstream.Client
@@ -158,11 +162,15 @@ func newHandler(o Options, m models, dial upstream.DialFunc) *Handler {
 		sessions: o.Sessions,
 		access:   o.Access,
 		recorder: o.Recorder,
+		tracer:   o.Tracer,
 		logger:   o.Logger,
 		limits:   o.Limits.withDefaults(),
 	}
 	if h.logger == nil {
 		h.logger = slog.New(slog.DiscardHandler)
+	}
+	if h.tracer == nil {
+		h.tracer = untraced{}
 	}
 	if h.access == nil {
 		h.access = everybody{}

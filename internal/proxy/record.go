@@ -29,6 +29,7 @@ const statusCancelled = 499
 type Record struct {
 	Time      time.Time // of its arrival
 	RequestID string
+	Trace     string // the id of its trace, empty without a Tracer
 	// Model is the pool's name, empty when the request named none that exists.
 	Model  string
 	Path   string
@@ -60,6 +61,7 @@ type Recorder interface {
 // The keys of the log line of a request.
 const (
 	keyRequestID    = "request_id"
+	keyTrace        = "trace_id"
 	keyModel        = "model"
 	keyPath         = "path"
 	keyStatus       = "status"
@@ -91,7 +93,7 @@ func (r *Record) log(l *slog.Logger) {
 	if !l.Enabled(ctx, slog.LevelInfo) {
 		return
 	}
-	attrs := make([]slog.Attr, 0, 20)
+	attrs := make([]slog.Attr, 0, 21)
 	attrs = append(attrs,
 		slog.String(keyRequestID, r.RequestID),
 		slog.String(keyPath, r.Path),
@@ -103,6 +105,7 @@ func (r *Record) log(l *slog.Logger) {
 			attrs = append(attrs, slog.String(key, v))
 		}
 	}
+	text(keyTrace, r.Trace)
 	text(keyModel, r.Model)
 	text(keyConversation, r.Identity.Name)
 	text(keySource, r.Identity.Source)
