@@ -140,7 +140,7 @@ func historyRecord(now time.Time, rec *proxy.Record) stats.Record {
 		if r.Replica = d.Replica; d.Replica == routing.None {
 			r.Replica = stats.EngineChosen
 		}
-		if d.From != routing.None {
+		if (d.Reason == routing.Moved || d.Reason == routing.Spilled) && d.From != routing.None {
 			r.From = d.From
 		}
 	}
