@@ -43,6 +43,7 @@ var mayImport = map[string][]string{
 	"internal/systemd":          {},
 	"internal/stats":            {},
 	"internal/telemetry":        {},
+	"internal/typedoc":          {},
 	"internal/upstream":         {},
 }
 

@@ -1,20 +1,15 @@
 package app_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 
 	"lmwarden/internal/app"
 	"lmwarden/internal/config"
+	"lmwarden/internal/typedoc"
 )
 
 // The reference of the configuration is made from its types, their comments and
@@ -32,36 +27,13 @@ const (
 
 func TestReferenceOfTheConfigurationIsCurrent(t *testing.T) {
 	keys := configKeys(t)
-	page, err := os.ReadFile(configPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(page), tableBegins)
-	_, after, ended := strings.Cut(rest, tableEnds)
-	if !ok || !ended {
-		t.Fatalf("%s has no place for the table", configPage)
-	}
-	current(t, configPage, []byte(before+tableBegins+table(keys)+tableEnds+after))
+	typedoc.CurrentPart(t, configPage, tableBegins, tableEnds, table(keys))
 
 	schema, err := json.MarshalIndent(configKey{Kind: reflect.TypeFor[config.Config](), Under: keys}.schema(true), "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
-	current(t, configSchema, append(schema, '\n'))
-}
-
-// current compares a file with what it should be, or writes it.
-func current(t *testing.T, path string, want []byte) {
-	t.Helper()
-	if os.Getenv("UPDATE_DOCS") != "" {
-		if err := os.WriteFile(path, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if is, err := os.ReadFile(path); err != nil || !bytes.Equal(is, want) {
-		t.Errorf("%s is not what the types say (%v): UPDATE_DOCS=1 go test -run Reference ./internal/app", path, err)
-	}
+	typedoc.Current(t, configSchema, append(schema, '\n'))
 }
 
 // configKey is one key of the file.
@@ -76,7 +48,7 @@ type configKey struct {
 
 // configKeys walks the types of the configuration.
 func configKeys(t *testing.T) []configKey {
-	says := fieldComments(t)
+	says := typedoc.Comments(t, configSources)
 	defaults := config.Default()
 	defaults.Models = []config.Model{{Engines: []config.Engine{{}}}}
 	defaults.Data = "lmwarden in the user's state folder"
@@ -89,7 +61,7 @@ func configKeys(t *testing.T) []configKey {
 			if !field.IsExported() || name == "" {
 				continue
 			}
-			k := configKey{Name: name, Path: prefix + name, Kind: field.Type, Says: says[v.Type().Name()+"."+field.Name]}
+			k := configKey{Name: name, Path: prefix + name, Kind: field.Type, Says: sentence(says[v.Type().Name()+"."+field.Name])}
 			value := v.Field(i)
 			if many := value.Kind() == reflect.Slice && value.Type().Elem().Kind() == reflect.Struct && !isText(value.Type().Elem()); many {
 				item := reflect.Zero(value.Type().Elem())
@@ -108,6 +80,13 @@ func configKeys(t *testing.T) []configKey {
 		return keys
 	}
 	return walk(reflect.ValueOf(*defaults), "")
+}
+
+func sentence(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
 }
 
 func isText(kind reflect.Type) bool {
@@ -224,51 +203,4 @@ var words = map[string][]string{
 	"models[].policy": app.Policies(),
 	"log.level":       {"debug", "info", "warn", "error"},
 	"log.format":      {"text", "json"},
-}
-
-// fieldComments maps Type.Field to its comment in one line, with the name of the
-// field as it stands in the file.
-func fieldComments(t *testing.T) map[string]string {
-	files, err := filepath.Glob(configSources)
-	if err != nil || len(files) == 0 {
-		t.Fatal("no sources: ", err)
-	}
-	says := map[string]string{}
-	for _, file := range files {
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(parsed, func(n ast.Node) bool {
-			spec, ok := n.(*ast.TypeSpec)
-			if !ok {
-				return true
-			}
-			structure, ok := spec.Type.(*ast.StructType)
-			if !ok {
-				return true
-			}
-			for _, f := range structure.Fields.List {
-				for _, name := range f.Names {
-					text := f.Doc.Text()
-					if text == "" {
-						text = f.Comment.Text()
-					}
-					text = strings.Join(strings.Fields(text), " ")
-					for _, lead := range []string{name.Name + " is ", name.Name + " are ", name.Name + " "} {
-						if rest, ok := strings.CutPrefix(text, lead); ok {
-							text = rest
-							break
-						}
-					}
-					if text != "" {
-						text = strings.ToUpper(text[:1]) + text[1:]
-					}
-					says[spec.Name.Name+"."+name.Name] = text
-				}
-			}
-			return true
-		})
-	}
-	return says
 }

@@ -4,21 +4,20 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"lmwarden/internal/typedoc"
 )
 
 // What outsiders are told of the files is made from the types and their comments:
 //
 //	UPDATE_DOCS=1 go test -run Documented ./internal/bench/results
 func TestFormIsDocumented(t *testing.T) {
-	says := comments(t)
+	says := typedoc.Comments(t, "*.go")
 	for path, kind := range map[string]reflect.Type{
 		"../../../docs/results.schema.json":  reflect.TypeFor[Results](),
 		"../../../docs/requests.schema.json": reflect.TypeFor[Request](),
@@ -29,66 +28,11 @@ func TestFormIsDocumented(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		document(t, path, append(data, '\n'))
+		typedoc.Current(t, path, append(data, '\n'))
 	}
 
-	const path, begins, ends = "../../../docs/results.md", "<!-- made from the types by internal/bench/results/schema_test.go -->\n", "<!-- end -->\n"
-	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(page), begins)
-	_, after, ended := strings.Cut(rest, ends)
-	if !ok || !ended {
-		t.Fatalf("%s has no place for the columns", path)
-	}
-	document(t, path, []byte(before+begins+columnTable(t, says)+ends+after))
-}
-
-// document compares a file with what it should be, or writes it.
-func document(t *testing.T, path string, want []byte) {
-	t.Helper()
-	if os.Getenv("UPDATE_DOCS") != "" {
-		if err := os.WriteFile(path, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if is, err := os.ReadFile(path); err != nil || !bytes.Equal(is, want) {
-		t.Errorf("%s is not what the types say (%v): UPDATE_DOCS=1 go test -run Documented ./internal/bench/results", path, err)
-	}
-}
-
-// comments are those of the package's fields, by TYPE.FIELD.
-func comments(t *testing.T) map[string]string {
-	t.Helper()
-	says := map[string]string{}
-	for _, name := range []string{"results.go", "measures.go", "request.go"} {
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			spec, ok := n.(*ast.TypeSpec)
-			if !ok {
-				return true
-			}
-			if fields, ok := spec.Type.(*ast.StructType); ok {
-				for _, f := range fields.Fields.List {
-					text := f.Comment.Text()
-					if text == "" {
-						text = f.Doc.Text()
-					}
-					for _, name := range f.Names {
-						text, _ = strings.CutPrefix(text, name.Name+" is ")
-						says[spec.Name.Name+"."+name.Name] = strings.TrimSuffix(strings.Join(strings.Fields(text), " "), ".")
-					}
-				}
-			}
-			return true
-		})
-	}
-	return says
+	typedoc.CurrentPart(t, "../../../docs/results.md",
+		"<!-- made from the types by internal/bench/results/schema_test.go -->\n", "<!-- end -->\n", columnTable(t, says))
 }
 
 func columnTable(t *testing.T, says map[string]string) string {
