@@ -42,6 +42,10 @@ func (p *Pool) configure(o Options) (changes []string, err error) {
 		change("spill threshold %s", orWord(o.SpillThreshold, "auto"))
 		errs = append(errs, p.setSpillThreshold(o.SpillThreshold))
 	}
+	if o.Limits != old.Limits {
+		change("limits of what waits: %s", limitsInWords(o.Limits))
+		errs = append(errs, p.setLimits(o.Limits))
+	}
 	if o.LiveFor != old.LiveFor || o.IdleFor != old.IdleFor || o.MaxConversations != old.MaxConversations {
 		change("conversations are live for %v and kept for %v", o.LiveFor, o.IdleFor)
 		errs = append(errs, p.setRetention(o))
@@ -108,19 +112,21 @@ func (p *Pool) setRetention(o Options) error {
 	return p.core.SetRetention(o.LiveFor, o.IdleFor, o.MaxConversations)
 }
 
-// retire refuses what waits in a pool that is no longer in the configuration.
-// Its leases go on to their end.
-func (p *Pool) retire() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, l := range p.held {
-		l.refused = &Refused{Why: routing.NoReplica}
-		p.release(l)
+func (p *Pool) setLimits(l routing.Limits) error {
+	p.opts.Limits = l
+	if p.core == nil {
+		return nil
 	}
+	return p.core.SetLimits(l)
+}
+
+func limitsInWords(l routing.Limits) string {
+	return fmt.Sprintf("patience %s, %s requests, a wait of %s",
+		orWord(l.Patience, "auto"), orWord(l.Waiting, "as many as usual"), orWord(l.Wait, "as long as usual"))
 }
 
 // orWord is a value for people, in whose place a word stands when it is not set.
-func orWord[T int | string](v T, word string) string {
+func orWord[T int | string | time.Duration](v T, word string) string {
 	var none T
 	if v == none {
 		return word

@@ -98,6 +98,17 @@ func (p *Pool) restore(now time.Time) {
 	p.note(slog.LevelInfo, "conversations restored", "restored", len(found), "homes_not_there", len(p.saved))
 }
 
+// RestoreLearned gives a pool that has served nothing yet what an earlier one of
+// the model had learned, as View().Routing.Learned.
+func (p *Pool) RestoreLearned(l routing.Learned) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.learned = l
+	if p.core != nil {
+		p.core.RestoreLearned(l)
+	}
+}
+
 // place is where a replica is; the zero Place for none.
 func (p *Pool) place(replica int) Place {
 	if replica < 0 || replica >= len(p.replicas) {

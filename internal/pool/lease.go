@@ -20,6 +20,15 @@ type Request struct {
 	Path                 string // "/v1/responses": engines honour the rank on some paths only
 	Tokens               int64  // estimate of the prompt, 0 when unknown
 	Light                bool   // as in routing.Request
+	MaxOutput            int64  // tokens, 0 when the client does not limit it
+	Tenant               string // the name of the client's API key, empty for none
+	Batch                bool   // waits behind the requests that are not
+
+	// Beat, if not nil, is called each time the request has been held for a further
+	// BeatEvery, by the goroutine that waits in Acquire or Retry. An error ends the
+	// wait and is what they return.
+	Beat      func() error
+	BeatEvery time.Duration
 }
 
 // Lease is one request's hold on a replica.
@@ -45,6 +54,7 @@ type Lease struct {
 	blamed  bool                    // the attempt failed
 	refused *Refused
 	wake    chan struct{} // closed when a held request may go on; nil when it is not held
+	place   heldPlace     // in the queue when it was held last
 	ended   bool
 	heardAt time.Time // when bytes came last, as of the last tick; at first sentAt
 
@@ -61,8 +71,9 @@ type Refused struct {
 
 func (e *Refused) Error() string { return string(e.Why) }
 
-// Acquire chooses a replica and takes a lease on it. The error is a *Refused
-// when no replica can serve, or ctx's cause when the client left first.
+// Acquire chooses a replica and takes a lease on it; it waits while the request
+// is held. The error is a *Refused when no replica can serve, ctx's cause when
+// the client left first, or that of Request.Beat.
 func (p *Pool) Acquire(ctx context.Context, r Request) (*Lease, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -79,6 +90,7 @@ func (p *Pool) Acquire(ctx context.Context, r Request) (*Lease, error) {
 	p.carryOut(now, l, p.core.Arrive(now, routing.Request{
 		ID: l.id, Key: r.Key, Parent: r.Parent, Extends: r.Extends,
 		Pin: r.Pin, Blind: p.blindOn(r.Path), Tokens: r.Tokens, Light: r.Light,
+		MaxOutput: r.MaxOutput, Tenant: tenantKey(r.Tenant), Class: classOf(r),
 	}))
 	wake := l.wake
 	p.unlock()
@@ -88,62 +100,6 @@ func (p *Pool) Acquire(ctx context.Context, r Request) (*Lease, error) {
 		return nil, err
 	}
 	return l, nil
-}
-
-// await returns when the request may be sent, was refused, or its client left.
-func (l *Lease) await(wake <-chan struct{}) error {
-	if wake != nil {
-		select {
-		case <-wake:
-		case <-l.ctx.Done():
-			return context.Cause(l.ctx)
-		}
-	}
-	l.p.mu.Lock()
-	defer l.p.mu.Unlock()
-	switch {
-	case l.sent:
-		return nil
-	case l.refused != nil:
-		return l.refused
-	}
-	return &Refused{Why: routing.NoReplica} // the core gave no answer
-}
-
-// carryOut does what the core orders. Orders for requests other than l are for
-// held ones; a request that left in the meantime needs nothing. Callers hold mu.
-func (p *Pool) carryOut(now time.Time, l *Lease, actions []routing.Action) {
-	for _, a := range actions {
-		to := l
-		if to == nil || to.id != a.ID {
-			to = p.held[a.ID]
-		}
-		if to == nil {
-			continue
-		}
-		switch a.Kind {
-		case routing.Hold:
-			if to.wake == nil {
-				to.wake = make(chan struct{})
-				p.held[to.id] = to
-			}
-			continue
-		case routing.Dispatch:
-			p.send(now, to, a.Decision)
-		case routing.Refuse:
-			to.refused = &Refused{Why: a.Why, RetryAfter: a.RetryAfter}
-		}
-		p.release(to)
-	}
-}
-
-// release lets a held request go on.
-func (p *Pool) release(l *Lease) {
-	if l.wake != nil {
-		close(l.wake)
-		l.wake = nil
-		delete(p.held, l.id)
-	}
 }
 
 // send puts a decision in force.
@@ -159,7 +115,11 @@ func (p *Pool) send(now time.Time, l *Lease, d routing.Decision) {
 		l.replica = p.replicas[d.Replica]
 		l.replica.begin(now)
 	}
-	p.receipts.add(Receipt{Time: now, RequestID: l.req.ID, Conversation: l.req.Conversation, Decision: d})
+	receipt := Receipt{Time: now, RequestID: l.req.ID, Conversation: l.req.Conversation, Decision: d}
+	if d.Held != "" {
+		receipt.Position, receipt.Predicted = l.place.position, l.place.wait
+	}
+	p.receipts.add(receipt)
 	s := l.server
 	s.learner.Begin(l.req.Path, l.rank())
 	if s.try(now, l); s.trial == l {

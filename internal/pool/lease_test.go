@@ -229,7 +229,7 @@ func TestAHeldRequestIsRefusedWhenItsModelGoes(t *testing.T) {
 			return err
 		})
 		synctest.Wait()
-		p.retire()
+		p.close(routing.NoReplica)
 		wantRefused(t, wait(), routing.NoReplica)
 		wantInFlight(t, p, 0)
 	})

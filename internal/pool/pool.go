@@ -35,6 +35,7 @@ type Options struct {
 	Policy string
 	// The rest goes to the core, with its defaults.
 	SpillThreshold   int
+	Limits           routing.Limits
 	LiveFor, IdleFor time.Duration
 	MaxConversations int
 	// Stuck is how long a replica with requests in flight may show no sign of
@@ -73,6 +74,8 @@ type core interface {
 	SetPolicy(name string) error
 	SetSpillThreshold(n int) error
 	SetRetention(liveFor, idleFor time.Duration, maxConversations int) error
+	SetLimits(routing.Limits) error
+	RestoreLearned(routing.Learned)
 	Reshape(now time.Time, replicas []routing.Replica, was []int) error
 	Release(k routing.Key) bool
 	Rehome(now time.Time, k routing.Key, replica int) error
@@ -104,8 +107,11 @@ type Pool struct {
 	servers    []*server
 	replicas   []*replica
 	blind      map[string][]bool // by path, the slices for routing.Request.Blind
+	learned    routing.Learned   // to be given to the core once it is there
 	lastID     routing.RequestID
 	held       map[routing.RequestID]*Lease
+	holding    chan<- struct{} // told when a first request is held; nil for nobody
+	closed     *Refused        // why nothing may be held any more, nil while it may
 	receipts   receiptRing
 	notes      []note // to be logged when mu is given up
 }
@@ -163,7 +169,7 @@ func New(o Options) (*Pool, error) {
 		since:      time.Now(),
 		newCore:    func(o routing.Options) (core, error) { return routing.New(o) },
 		opts: routing.Options{
-			Policy: o.Policy, SpillThreshold: o.SpillThreshold,
+			Policy: o.Policy, SpillThreshold: o.SpillThreshold, Limits: o.Limits,
 			LiveFor: o.LiveFor, IdleFor: o.IdleFor, MaxConversations: o.MaxConversations,
 		},
 		lastOn: defaultPolicy,

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"lmwarden/internal/engine"
+	"lmwarden/internal/routing"
 )
 
 // plan is a configuration that was checked, with the sources that it needs.
@@ -131,7 +132,7 @@ func (s *Set) apply(p *plan) (changes []string, gone []*source, err error) {
 	before = s.adopt(before)
 	for _, p := range before {
 		changes = append(changes, fmt.Sprintf("model %q removed", p.Name()))
-		p.retire()
+		p.close(routing.NoReplica)
 	}
 	var errs []error
 	for _, m := range s.models {

@@ -106,8 +106,10 @@ func (p *Pool) reshape(now time.Time, replicas []routing.Replica, was []int) err
 	opts := p.opts
 	opts.Replicas = replicas
 	c, err := p.newCore(opts)
-	if err == nil {
-		p.core = c
+	if err != nil {
+		return err
 	}
-	return err
+	p.core = c
+	p.core.RestoreLearned(p.learned)
+	return nil
 }

@@ -17,8 +17,12 @@ import (
 	"lmwarden/internal/routing"
 )
 
-// tickInterval is how often time passes in the cores.
-const tickInterval = time.Second
+const (
+	// tickInterval is how often time passes in the pools.
+	tickInterval = time.Second
+	// heldInterval is how often it passes in the cores of those that hold requests.
+	heldInterval = 100 * time.Millisecond
+)
 
 // SetOptions are what NewSet needs.
 type SetOptions struct {
@@ -53,6 +57,7 @@ type Set struct {
 	o       SetOptions
 	reports chan heard
 	changes chan change
+	holding chan struct{} // a pool began to hold requests
 	ended   chan struct{} // closed when Run has ended
 	dir     atomic.Pointer[directory]
 
@@ -118,7 +123,7 @@ func NewSet(o SetOptions) (*Set, error) {
 			})
 		}
 	}
-	s := &Set{o: o, reports: make(chan heard), changes: make(chan change), ended: make(chan struct{})}
+	s := &Set{o: o, reports: make(chan heard), changes: make(chan change), holding: make(chan struct{}, 1), ended: make(chan struct{})}
 	if _, _, err := s.reconfigure(o.Models); err != nil {
 		return nil, err
 	}
@@ -151,6 +156,8 @@ func (s *Set) Run(ctx context.Context) error {
 	start()
 	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
+	quick := time.NewTicker(heldInterval)
+	defer quick.Stop()
 	for done := ctx.Done(); done != nil || running > 0; {
 		select {
 		case <-done:
@@ -169,6 +176,16 @@ func (s *Set) Run(ctx context.Context) error {
 		case <-ticker.C:
 			for _, p := range s.Pools() {
 				p.tick()
+			}
+		case <-s.holding:
+			quick.Reset(heldInterval)
+		case <-quick.C:
+			hold := false
+			for _, p := range s.Pools() {
+				hold = p.tickHeld() || hold
+			}
+			if !hold {
+				quick.Stop()
 			}
 		}
 	}
@@ -209,6 +226,7 @@ func (s *Set) addPool(m *model, o Options) error {
 	if err != nil {
 		return err
 	}
+	p.holding = s.holding
 	s.o.Added(p)
 	m.pools = append(m.pools, p)
 	s.enlist()

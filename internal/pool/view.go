@@ -92,6 +92,10 @@ type Receipt struct {
 	RequestID    string
 	Conversation string
 	Decision     routing.Decision
+	// Position and Predicted are the place in the queue, from 1, and the likely wait
+	// when the request was held; 0 when it was not, or the wait was not known.
+	Position  int
+	Predicted time.Duration
 }
 
 // Receipts returns the newest n receipts, newest first. The pool keeps the last
