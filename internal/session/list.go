@@ -19,6 +19,9 @@ type Query struct {
 	// sub-agents are asked for, zero for all conversations.
 	Client string
 	Parent Key
+	// Keep picks among what the other fields take; nil keeps all. It is called
+	// without a lock, mostly for the rows only that may be on the page.
+	Keep func(Key) bool
 	// Sort is a name of Sorts(); empty means "last_seen". The largest or newest
 	// come first.
 	Sort  string
@@ -85,6 +88,7 @@ func (t *Table) Conversations(q Query) (page []Conversation, next string, err er
 	}
 
 	var top []listed
+	kept := 0         // so many of top have passed Keep
 	var worst *listed // of a full page; what comes after it need not be looked at
 	cut := func(n int) {
 		slices.SortFunc(top, before)
@@ -95,7 +99,7 @@ func (t *Table) Conversations(q Query) (page []Conversation, next string, err er
 			worst = &listed{top[n-1].value, Conversation{Key: top[n-1].Key}}
 		}
 	}
-	t.walk(func(r *row) {
+	each := func(r *row) {
 		if !q.takes(r) {
 			return
 		}
@@ -104,9 +108,17 @@ func (t *Table) Conversations(q Query) (page []Conversation, next string, err er
 			return
 		}
 		l.Conversation = r.copy()
-		if top = append(top, l); len(top) >= 4*limit {
+		top = append(top, l)
+	}
+	t.walk(each, func() {
+		if q.Keep != nil {
+			fresh := slices.DeleteFunc(top[kept:], func(l listed) bool { return !q.Keep(l.Key) })
+			top = top[:kept+len(fresh)]
+		}
+		if len(top) >= 4*limit {
 			cut(limit + 1)
 		}
+		kept = len(top)
 	})
 	cut(limit + 1)
 	if len(top) > limit {
@@ -143,13 +155,14 @@ func (t *Table) Find(name string) (c Conversation, ok bool) {
 		if !ok && bytes.HasPrefix(r.key[:], prefix) {
 			c, ok = r.copy(), true
 		}
-	})
+	}, nil)
 	return c, ok
 }
 
 // walk calls each with every row that is in the table all the time, with mu held
-// for some rows at a time. A row that moved meanwhile may be met twice.
-func (t *Table) walk(each func(*row)) {
+// for some rows at a time, and between, unless it is nil, without mu after those. A
+// row that moved meanwhile may be met twice.
+func (t *Table) walk(each func(*row), between func()) {
 	const batch = 512
 	t.mu.Lock()
 	i := len(t.list)
@@ -158,6 +171,9 @@ func (t *Table) walk(each func(*row)) {
 			each(t.list[i-1])
 		}
 		t.mu.Unlock()
+		if between != nil {
+			between()
+		}
 		t.mu.Lock()
 		i = min(i, len(t.list))
 	}

@@ -75,6 +75,54 @@ func TestListOfOneModel(t *testing.T) {
 	}
 }
 
+func TestPagesOfWhatIsKept(t *testing.T) {
+	const n = 1500
+	tab := crowd(t, n)
+	keep := func(k Key) bool {
+		_, known := tab.Get(k) // which takes the table's lock
+		return known && k[0]%3 == 0
+	}
+	want := map[Key]bool{}
+	for cursor := ""; ; {
+		page, next, err := tab.Conversations(Query{Limit: 1000, Cursor: cursor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range page {
+			if keep(c.Key) {
+				want[c.Key] = true
+			}
+		}
+		if cursor = next; next == "" {
+			break
+		}
+	}
+	if len(want) == 0 || len(want) == n {
+		t.Fatalf("%d of %d are kept", len(want), n)
+	}
+	for _, sort := range Sorts() {
+		seen := map[Key]bool{}
+		for cursor := ""; ; {
+			page, next, err := tab.Conversations(Query{Sort: sort, Limit: 37, Cursor: cursor, Keep: keep})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range page {
+				if seen[c.Key] || !want[c.Key] {
+					t.Errorf("%s: %s is listed twice, or was not to be kept", sort, c.Name)
+				}
+				seen[c.Key] = true
+			}
+			if cursor = next; next == "" {
+				break
+			}
+		}
+		if len(seen) != len(want) {
+			t.Errorf("%s: %d of %d conversations", sort, len(seen), len(want))
+		}
+	}
+}
+
 func TestListOfOneClientAndOfSubAgents(t *testing.T) {
 	tab := table(t, Options{})
 	turn := func(client, session, agent string) Key {

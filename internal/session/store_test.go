@@ -23,7 +23,7 @@ import (
 // everything is what a table knows, for comparison.
 func everything(tab *Table) map[Key]Conversation {
 	all := map[Key]Conversation{}
-	tab.walk(func(r *row) { all[r.key] = r.copy() })
+	tab.walk(func(r *row) { all[r.key] = r.copy() }, nil)
 	return all
 }
 

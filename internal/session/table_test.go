@@ -289,7 +289,7 @@ func TestTableIsSafeForConcurrentUse(t *testing.T) {
 	wg.Wait()
 	checkTable(t, tab)
 	open := 0
-	tab.walk(func(r *row) { open += r.open })
+	tab.walk(func(r *row) { open += r.open }, nil)
 	if open != 0 {
 		t.Errorf("%d requests are still open", open)
 	}
