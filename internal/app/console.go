@@ -43,6 +43,7 @@ func (g *Gateway) newConsole(metrics *telemetry.Metrics, exposition http.Handler
 		History:    g.history,
 		Events:     g.events.Newest,
 		Settings:   g.settings,
+		Reload:     g.askReload,
 		ClientURL:  g.URL,
 		Benchmarks: benchmarks,
 		Cancel:     g.proxy.Cancel,
@@ -61,7 +62,7 @@ func startedSentence(conversations int) string {
 
 // settings is the running configuration for the console.
 func (g *Gateway) settings() web.Settings {
-	s := web.Settings{Keeps: g.keeps()}
+	s := web.Settings{Keeps: g.keeps(), Keys: g.guards.keys.View()}
 	_, s.Commit, s.Go = buildVersion()
 	g.mu.Lock()
 	r := g.reloads

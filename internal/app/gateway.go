@@ -46,7 +46,8 @@ type Gateway struct {
 	refuse     func()             // closes the clients' listener, and waits until nothing more is accepted
 	background context.CancelFunc // of what Start began
 	running    sync.WaitGroup
-	failed     chan error // of the listeners
+	failed     chan error      // of the listeners
+	rereads    chan chan error // asks run to read the configuration again
 
 	mu      sync.Mutex
 	reloads reloads // guarded by mu
@@ -64,7 +65,7 @@ type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error
 // newGateway is NewGateway with another way to the engines; nil is the network.
 func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, error) {
 	g := &Gateway{
-		cfg: cfg, log: log, failed: make(chan error, 2),
+		cfg: cfg, log: log, failed: make(chan error, 2), rereads: make(chan chan error),
 		connections: connections{state: map[net.Conn]http.ConnState{}},
 		reloads:     reloads{current: cfg, at: time.Now()},
 	}
@@ -289,7 +290,7 @@ func (g *Gateway) Stop() error {
 }
 
 // run serves until ctx ends or a listener fails, reads the configuration anew for
-// each value of reload and when its file has changed, and keeps the service
+// each value of reload, when its file has changed and when askReload asks, and keeps the service
 // manager informed.
 func (g *Gateway) run(ctx context.Context, on Listeners, reload <-chan os.Signal, read func() (*config.Config, error)) error {
 	if err := g.StartOn(on); err != nil {
@@ -312,6 +313,8 @@ func (g *Gateway) run(ctx context.Context, on Listeners, reload <-chan os.Signal
 			_ = g.Reload(ctx, read) // which tells of an error itself
 		case <-changed:
 			_ = g.Reload(ctx, read)
+		case answer := <-g.rereads:
+			answer <- g.Reload(ctx, read)
 		case <-ctx.Done():
 			g.notify("STOPPING=1")
 			g.log.Info("stopping", "open_answers_have", g.cfg.StopTimeout.String())

@@ -46,6 +46,22 @@ func (g *Gateway) Reload(ctx context.Context, read func() (*config.Config, error
 	return err
 }
 
+// askReload makes run read the configuration again and says what came of it.
+func (g *Gateway) askReload(ctx context.Context) error {
+	answer := make(chan error, 1)
+	select {
+	case g.rereads <- answer:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 func (g *Gateway) reload(ctx context.Context, read func() (*config.Config, error)) (cfg *config.Config, changes, waiting []string, err error) {
 	if cfg, err = read(); err != nil {
 		return nil, nil, nil, err

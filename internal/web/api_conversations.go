@@ -1,9 +1,11 @@
 package web
 
 import (
+	"fmt"
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 
 	"lmwarden/internal/pool"
 	"lmwarden/internal/session"
@@ -52,19 +54,18 @@ func (h *Handler) listConversations(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, "%s", err)
 		return
 	}
-	pools := map[string]Pool{}
-	var known []string
-	for _, p := range h.o.Pools() {
-		name := p.View().Name
-		pools[name] = p
-		known = append(known, name)
-	}
+	pools, known := h.poolsByName()
 	if name := q.Get("model"); name != "" && pools[name] == nil {
 		writeUnknownModel(w, name, known)
 		return
 	}
+	keep, err := atReplica(q.Get("replica"), poolOf(q.Get("model"), pools))
+	if err != nil {
+		writeError(w, http.StatusBadRequest, "%s", err)
+		return
+	}
 	page, next, err := h.o.Conversations.Conversations(session.Query{
-		Model: q.Get("model"), Client: q.Get("client"), Sort: q.Get("sort"), Limit: limit, Cursor: q.Get("cursor"),
+		Model: q.Get("model"), Client: q.Get("client"), Keep: keep, Sort: q.Get("sort"), Limit: limit, Cursor: q.Get("cursor"),
 	})
 	if err != nil {
 		writeError(w, http.StatusBadRequest, "%s", err)
@@ -78,6 +79,36 @@ func (h *Handler) listConversations(w http.ResponseWriter, r *http.Request) {
 		body.Conversations = append(body.Conversations, conversationOf(c, pools[c.Model]))
 	}
 	writeJSON(w, body)
+}
+
+// poolOf is the pool of a model, or the only one when none is named; nil when
+// there is no such.
+func poolOf(model string, pools map[string]Pool) Pool {
+	if model == "" && len(pools) == 1 {
+		for model = range pools {
+		}
+	}
+	return pools[model]
+}
+
+// atReplica picks the conversations whose home is the replica that a parameter
+// names; nil, all of them, when it is empty. Replicas are numbered within a model.
+func atReplica(parameter string, p Pool) (func(session.Key) bool, error) {
+	if parameter == "" {
+		return nil, nil
+	}
+	if p == nil {
+		return nil, fmt.Errorf("replica %q: needs a model beside it, since each counts its own replicas", parameter)
+	}
+	replicas := len(p.View().Replicas)
+	n, err := strconv.Atoi(parameter)
+	if err != nil || n < 0 || n >= replicas {
+		return nil, fmt.Errorf("replica %q: must be 0 to %d", parameter, replicas-1)
+	}
+	return func(k session.Key) bool {
+		home, ok := p.Home(k)
+		return ok && home.Replica == n
+	}, nil
 }
 
 // withConversation finds the conversation of a request's path and its pool, or

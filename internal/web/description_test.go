@@ -80,6 +80,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		{"get", "/api/benchmarks", "/api/benchmarks?run=before&run=after", ""},
 		{"get", "/api/benchmarks/{run}", "/api/benchmarks/before", ""},
 		{"get", "/api/settings", "", ""},
+		{"post", "/api/settings/reload", "", ""},
 		{"get", "/api/openapi.json", "", ""},
 	} {
 		target := c.target

@@ -68,7 +68,7 @@ func (t fakeTable) Conversations(q session.Query) ([]session.Conversation, strin
 	}
 	var page []session.Conversation
 	for _, c := range t {
-		if q.Model == "" || c.Model == q.Model {
+		if (q.Model == "" || c.Model == q.Model) && (q.Keep == nil || q.Keep(c.Key)) {
 			page = append(page, c)
 		}
 	}

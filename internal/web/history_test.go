@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"lmwarden/internal/access"
 	"lmwarden/internal/bench/results"
 	"lmwarden/internal/session"
 	"lmwarden/internal/stats"
@@ -167,8 +168,11 @@ func full(t *testing.T) func(*Options) {
 			return []Event{{now.Add(-time.Minute), "qwen3-4b-dp4", "Replica 3 is down: connection refused.", "bad"}, {since, "", "The warden started.", "info"}}[:min(n, 2)]
 		}
 		o.Settings = func() Settings {
-			return Settings{YAML: "listen: 127.0.0.1:8100\n", Path: "warden.yaml", Loaded: since, Commit: "abc", Go: "go1", Keeps: []string{"Requests for 30 days."}}
+			return Settings{YAML: "listen: 127.0.0.1:8100\n", Path: "warden.yaml", Loaded: since, Commit: "abc", Go: "go1", Keeps: []string{"Requests for 30 days."}, Keys: []access.View{
+				{Name: "ci", Models: []string{"qwen3-*", "small"}, InFlight: 8, PerMinute: 120, Batch: true, Open: 3}, {Name: "farm"},
+			}}
 		}
+		o.Reload = func(context.Context) error { return nil }
 		o.ClientURL = func() string { return "http://127.0.0.1:9000" }
 		o.Benchmarks = folder
 		o.Cancel = func(session.Key) int { return 1 }

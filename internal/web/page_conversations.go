@@ -18,11 +18,12 @@ type conversationsPage struct {
 	Sort    string
 	Heads   []sortHead
 	Rows    []conversationRow
-	Models  []filterLink // none when there is one model
-	Client  string       // the filter in force, and the link without it
-	All     string
-	First   string // link to the first page, empty on it
-	Next    string // link to the next page, empty on the last
+	// Models and Replicas are choices; none where there is only one.
+	Models, Replicas []filterLink
+	Client           string // the filter in force, and the link without it
+	All              string
+	First            string // link to the first page, empty on it
+	Next             string // link to the next page, empty on the last
 }
 
 // sortHead is a column of the table.
@@ -86,7 +87,13 @@ func (h *Handler) conversationsPage(w http.ResponseWriter, r *http.Request) {
 		h.notFound(w, r, noSuchModel(name, known))
 		return
 	}
-	query := session.Query{Model: q.Get("model"), Client: q.Get("client"), Sort: cmp.Or(q.Get("sort"), "last_seen"), Limit: perPage, Cursor: q.Get("cursor")}
+	shown := poolOf(q.Get("model"), pools)
+	keep, err := atReplica(q.Get("replica"), shown)
+	if err != nil {
+		h.badRequest(w, r, err)
+		return
+	}
+	query := session.Query{Model: q.Get("model"), Client: q.Get("client"), Keep: keep, Sort: cmp.Or(q.Get("sort"), "last_seen"), Limit: perPage, Cursor: q.Get("cursor")}
 	list, next, err := h.o.Conversations.Conversations(query)
 	if err != nil {
 		h.badRequest(w, r, err)
@@ -105,7 +112,7 @@ func (h *Handler) conversationsPage(w http.ResponseWriter, r *http.Request) {
 	p.Heading = plural(live, "1 live conversation", "%d live conversations") + fmt.Sprintf(", %s with a home", thousands(int64(all)))
 	with := func(change func(url.Values)) string {
 		v := url.Values{}
-		for _, key := range []string{"model", "client", "sort"} {
+		for _, key := range []string{"model", "replica", "client", "sort"} {
 			if q.Get(key) != "" {
 				v.Set(key, q.Get(key))
 			}
@@ -121,9 +128,25 @@ func (h *Handler) conversationsPage(w http.ResponseWriter, r *http.Request) {
 		p.Heads = append(p.Heads, head)
 	}
 	if len(known) > 1 {
-		p.Models = append(p.Models, filterLink{"All models", with(func(v url.Values) { v.Del("model") }), query.Model == ""})
+		to := func(name string) string {
+			return with(func(v url.Values) {
+				v.Del("replica") // which counts within a model
+				set(v, "model", name)
+			})
+		}
+		p.Models = append(p.Models, filterLink{"All models", to(""), query.Model == ""})
 		for _, name := range known {
-			p.Models = append(p.Models, filterLink{name, with(func(v url.Values) { v.Set("model", name) }), name == query.Model})
+			p.Models = append(p.Models, filterLink{name, to(name), name == query.Model})
+		}
+	}
+	if shown != nil {
+		if replicas := len(shown.View().Replicas); replicas > 1 {
+			to := func(n string) string { return with(func(v url.Values) { set(v, "replica", n) }) }
+			p.Replicas = append(p.Replicas, filterLink{"All replicas", to(""), keep == nil})
+			for i := range replicas {
+				n := strconv.Itoa(i)
+				p.Replicas = append(p.Replicas, filterLink{n, to(n), n == q.Get("replica")})
+			}
 		}
 	}
 	p.All = with(func(v url.Values) { v.Del("client") })
@@ -139,6 +162,15 @@ func (h *Handler) conversationsPage(w http.ResponseWriter, r *http.Request) {
 		p.Rows = append(p.Rows, row)
 	}
 	h.render(w, r, http.StatusOK, "conversations.html", p)
+}
+
+// set gives a parameter a value; without one it goes.
+func set(v url.Values, key, value string) {
+	if value == "" {
+		v.Del(key)
+		return
+	}
+	v.Set(key, value)
 }
 
 // listRefresh is how often a page asks again whose lists look at every row of the

@@ -3,6 +3,8 @@ package web
 import (
 	"net/http"
 	"time"
+
+	"lmwarden/internal/access"
 )
 
 // Settings is what the gateway runs with.
@@ -19,6 +21,8 @@ type Settings struct {
 	Waiting []string
 	// Keeps are sentences on what is kept, where and for how long.
 	Keeps []string
+	// Keys are the clients' API keys, without what could open anything.
+	Keys []access.View
 	// Commit and Go are what the program was built from and with.
 	Commit, Go string
 }
@@ -46,16 +50,54 @@ func (h *Handler) settings() (Settings, bool) {
 // getSettings is the page's twin.
 func (h *Handler) getSettings(w http.ResponseWriter, r *http.Request) {
 	s, _ := h.settings()
-	body := struct {
-		Version string   `json:"version"`
-		Commit  text     `json:"commit"`
-		Go      text     `json:"go"`
-		Path    text     `json:"path"`
-		Loaded  stamp    `json:"loaded"`
-		Failed  text     `json:"reload_error"`
-		Waiting []string `json:"waiting_for_restart"`
-		Keeps   []string `json:"keeps"`
-		YAML    text     `json:"yaml"`
-	}{h.version(), text(s.Commit), text(s.Go), text(s.Path), stamp(s.Loaded), text(s.Failed), append([]string{}, s.Waiting...), append([]string{}, s.Keeps...), text(s.YAML)}
-	writeJSON(w, body)
+	keys := []clientKey{}
+	for _, k := range s.Keys {
+		keys = append(keys, clientKey{k.Name, append([]string{}, k.Models...), limit(k.InFlight), limit(k.PerMinute), k.Batch, k.Open})
+	}
+	writeJSON(w, struct {
+		Version string      `json:"version"`
+		Commit  text        `json:"commit"`
+		Go      text        `json:"go"`
+		Path    text        `json:"path"`
+		Loaded  stamp       `json:"loaded"`
+		Failed  text        `json:"reload_error"`
+		Waiting []string    `json:"waiting_for_restart"`
+		Keeps   []string    `json:"keeps"`
+		Keys    []clientKey `json:"keys"`
+		YAML    text        `json:"yaml"`
+	}{
+		h.version(), text(s.Commit), text(s.Go), text(s.Path), stamp(s.Loaded), text(s.Failed),
+		append([]string{}, s.Waiting...), append([]string{}, s.Keeps...), keys, text(s.YAML),
+	})
+}
+
+// clientKey is a client's API key in the API.
+type clientKey struct {
+	Name      string   `json:"name"`
+	Models    []string `json:"models"` // none means all
+	InFlight  count    `json:"in_flight_limit"`
+	PerMinute count    `json:"per_minute_limit"`
+	Batch     bool     `json:"batch"`
+	Open      int      `json:"open"`
+}
+
+// limit is a key's limit, not known (null, a dash) where there is none.
+func limit(n int) count {
+	if n == 0 {
+		return -1
+	}
+	return count(n)
+}
+
+// reloadSettings reads the configuration again and answers as getSettings does.
+func (h *Handler) reloadSettings(w http.ResponseWriter, r *http.Request) {
+	if s, _ := h.settings(); h.o.Reload == nil || s.Path == "" {
+		writeError(w, http.StatusConflict, "there is no file to read again: the configuration was made from flags")
+		return
+	}
+	if err := h.o.Reload(r.Context()); err != nil {
+		writeError(w, http.StatusConflict, "the former configuration stays in force: %s", err)
+		return
+	}
+	h.getSettings(w, r)
 }

@@ -2,6 +2,7 @@ package web
 
 import (
 	"compress/gzip"
+	"context"
 	"errors"
 	"io/fs"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"lmwarden/internal/access"
 	"lmwarden/internal/pool"
 	"lmwarden/internal/routing"
 	"lmwarden/internal/session"
@@ -321,11 +323,70 @@ func TestBenchmarkPages(t *testing.T) {
 
 func TestSettingsPage(t *testing.T) {
 	page := get(t, newHandler(t, nil, []Pool{box()}, full(t)), "/settings")
-	says(t, page, "Read from warden.yaml", "The latest reload was taken.", "listen: 127.0.0.1:8100", "Requests for 30 days.", "Commitabc")
+	says(t, page, "Read from warden.yaml", "The latest reload was taken.", "listen: 127.0.0.1:8100", "Requests for 30 days.", "Commitabc",
+		"ciqwen3-*, small8120batch3", "farmallno limitno limitinteractive0")
 	page = get(t, newHandler(t, nil, nil, func(o *Options) {
 		o.Settings = func() Settings { return Settings{Path: "warden.yaml", Failed: "warden.yaml:3:5: <b>unknown key</b>"} }
 	}), "/settings")
-	says(t, page, "The latest reload was refused", "warden.yaml:3:5: <b>unknown key</b>")
+	says(t, page, "The latest reload was refused", "warden.yaml:3:5: <b>unknown key</b>", "None is set: whoever reaches the listener for clients may ask.")
+}
+
+func TestReadingTheConfigurationAgain(t *testing.T) {
+	refused := errors.New("warden.yaml:3:5: unknown key")
+	h := newHandler(t, nil, []Pool{box()}, full(t), func(o *Options) { o.Reload = func(context.Context) error { return refused } })
+	if w := call(h, "POST", "/api/settings/reload", ""); w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "stays in force: warden.yaml:3:5") {
+		t.Errorf("refused: %d %s", w.Code, w.Body)
+	}
+	refused = nil
+	if w := call(h, "POST", "/api/settings/reload", ""); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"name":"ci"`) {
+		t.Errorf("taken: %d %s", w.Code, w.Body)
+	}
+	if w := call(newHandler(t, nil, nil), "POST", "/api/settings/reload", ""); w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "made from flags") {
+		t.Errorf("without a file: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestConversationsOfOneReplica(t *testing.T) {
+	p, q := box(), box()
+	q.view.Name = "other"
+	table := talk(p)
+	one, two := newHandler(t, table, []Pool{p}), newHandler(t, table, []Pool{p, q})
+	const atHome = `<tr data-conversation="` // of a row
+	for _, c := range []struct {
+		h      *Handler
+		query  string
+		status int
+		rows   int
+	}{
+		{one, "replica=2", 200, 1},
+		{one, "replica=1", 200, 0},
+		{two, "replica=2&model=qwen3-4b-dp4", 200, 1},
+		{two, "replica=2", 400, 0},
+		{one, "replica=4", 400, 0},
+		{one, "replica=-1", 400, 0},
+		{one, "replica=" + url.QueryEscape("<b>"), 400, 0},
+	} {
+		page, list := call(c.h, "GET", "/conversations?"+c.query, ""), call(c.h, "GET", "/api/conversations?"+c.query, "")
+		if page.Code != c.status || list.Code != c.status || strings.Contains(page.Body.String(), "replica \"<b>") {
+			t.Errorf("%s: page %d, API %d, want %d", c.query, page.Code, list.Code, c.status)
+		}
+		if n := strings.Count(page.Body.String(), atHome); n != c.rows {
+			t.Errorf("%s: %d rows, want %d", c.query, n, c.rows)
+		}
+		if n := strings.Count(list.Body.String(), `"id":`); n != c.rows {
+			t.Errorf("%s: %d rows of the API, want %d", c.query, n, c.rows)
+		}
+	}
+	page := get(t, two, "/conversations?model=qwen3-4b-dp4&replica=2&sort=turns")
+	for _, link := range []string{
+		`href="/conversations?model=qwen3-4b-dp4&amp;replica=3&amp;sort=turns"`,
+		`href="/conversations?model=other&amp;sort=turns"`, // the other model's replicas are others
+		`href="/conversations?model=qwen3-4b-dp4&amp;sort=turns"`,
+	} {
+		if !strings.Contains(page, link) {
+			t.Errorf("no link %s", link)
+		}
+	}
 }
 
 func TestConnectPage(t *testing.T) {
@@ -362,7 +423,9 @@ func TestHostileNamesEverywhere(t *testing.T) {
 	h := newHandler(t, table, []Pool{p, box()}, full(t), func(o *Options) {
 		o.History = f
 		o.Events = func(int) []Event { return []Event{{now, evil, evil, evil}} }
-		o.Settings = func() Settings { return Settings{YAML: evil, Path: evil, Failed: evil, Keeps: []string{evil}} }
+		o.Settings = func() Settings {
+			return Settings{YAML: evil, Path: evil, Failed: evil, Keeps: []string{evil}, Keys: []access.View{{Name: evil, Models: []string{evil}}}}
+		}
 		o.ClientURL = func() string { return evil }
 	})
 	for _, path := range []string{"/", "/models", "/models/" + url.PathEscape(evil), "/conversations", "/conversations?client=" + url.QueryEscape(evil), "/conversations/" + k.Name(),

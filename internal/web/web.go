@@ -12,6 +12,7 @@ package web
 
 import (
 	"cmp"
+	"context"
 	"embed"
 	"errors"
 	"html/template"
@@ -62,6 +63,9 @@ type Options struct {
 	Events func(n int) []Event
 	// Settings is what the gateway runs with. Nil means not known.
 	Settings func() Settings
+	// Reload reads the configuration's file again; its error says why the former
+	// one stays in force. Nil means that there is no file.
+	Reload func(context.Context) error
 	// ClientURL is the address for clients. Nil means the default one.
 	ClientURL func() string
 	// Benchmarks is a folder of measurements; empty means that there is none.
@@ -180,6 +184,7 @@ func (h *Handler) table() []route {
 		{"/api/benchmarks", get, h.listBenchmarks},
 		{"/api/benchmarks/{run}", get, h.getBenchmark},
 		{"/api/settings", get, h.getSettings},
+		{"/api/settings/reload", post, h.reloadSettings},
 		{"/api/openapi.json", get, h.getDescription},
 	}
 }

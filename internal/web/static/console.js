@@ -88,9 +88,57 @@ function morph(from, to) {
   for (const { name, value } of to.attributes) {
     if (from.getAttribute(name) !== value) from.setAttribute(name, value);
   }
-  const now = [...from.childNodes], next = [...to.childNodes];
-  next.forEach((child, i) => (i < now.length ? morph(now[i], child) : from.appendChild(child)));
-  now.slice(next.length).forEach((child) => child.remove());
+  morphChildren(from, to);
+}
+
+/** @param {Node | null} node */
+const keyOf = (node) => (node instanceof HTMLElement ? node.dataset.key : undefined);
+
+/**
+ * Makes the children of an element equal to those of another one. A child with a
+ * data-key stays the node of that key wherever it goes, with what is open or in
+ * focus within; the others are taken in order.
+ * @param {Element} from
+ * @param {Element} to
+ */
+function morphChildren(from, to) {
+  const next = [...to.childNodes];
+  const wanted = new Set(next.map(keyOf));
+  /** @type {Map<string, Element>} */
+  const kept = new Map();
+  for (const child of from.children) {
+    const key = keyOf(child);
+    if (key && wanted.has(key)) kept.set(key, child);
+  }
+  let at = from.firstChild;
+  for (const child of next) {
+    const key = keyOf(child);
+    const mine = key ? kept.get(key) : undefined;
+    while (at && at !== mine && (key ? !kept.has(keyOf(at) ?? "") : keyOf(at) && !kept.has(keyOf(at) ?? ""))) at = drop(at);
+    if (mine) {
+      kept.delete(/** @type {string} */ (key));
+      if (at === mine) at = at.nextSibling;
+      else from.insertBefore(mine, at);
+      morph(mine, child);
+    } else if (!key && at && !keyOf(at)) {
+      const old = at;
+      at = at.nextSibling;
+      morph(old, child);
+    } else {
+      from.insertBefore(child, at);
+    }
+  }
+  while (at) at = drop(at);
+}
+
+/**
+ * Takes a node out and returns the one behind it.
+ * @param {ChildNode} node
+ */
+function drop(node) {
+  const behind = node.nextSibling;
+  node.remove();
+  return behind;
 }
 
 /** @param {string} id */
@@ -109,6 +157,7 @@ async function refresh() {
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store", signal: AbortSignal.timeout(5000) });
     if (!answer.ok) throw new Error(`status ${answer.status}`);
+    if (answer.redirected) location.assign(answer.url); // the login ended
     const next = new DOMParser().parseFromString(await answer.text(), "text/html");
     localTimes(next);
     morph(byID("content"), /** @type {Element} */ (next.getElementById("content")));
@@ -194,7 +243,8 @@ async function send(wish, body) {
 
 document.addEventListener("DOMContentLoaded", () => {
   localTimes(document);
-  const theme = byID("theme");
+  const theme = document.getElementById("theme");
+  if (!theme) return; // the login page, which has nothing else
   const label = () => (theme.textContent = `Theme: ${storedTheme()}`);
   theme.hidden = false;
   label();
