@@ -2,9 +2,8 @@ package pool
 
 import (
 	"context"
+	"hash/fnv"
 	"time"
-
-	"github.com/cespare/xxhash/v2"
 
 	"lmwarden/internal/routing"
 )
@@ -18,16 +17,14 @@ type heldPlace struct {
 	wait     time.Duration
 }
 
-// tenantKey is how the core tells the holders of API keys apart. Names that
-// shared a key would only take turns as one.
+// tenantKey is how the core tells the holders of API keys apart.
 func tenantKey(name string) (k routing.Key) {
-	if name != "" {
-		sum := xxhash.Sum64String(name)
-		for i := range 8 {
-			k[i] = byte(sum >> (8 * i))
-		}
-		k[8] = 1 // never the zero Key
+	if name == "" {
+		return k
 	}
+	h := fnv.New128a()
+	h.Write([]byte(name))
+	h.Sum(k[:0])
 	return k
 }
 
