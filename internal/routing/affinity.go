@@ -96,12 +96,13 @@ func (p affinity) spill(c *Core, q *query) int {
 
 // lightest is the best standing among candidates.
 func (p affinity) lightest(c *Core, among []int) int {
-	mean := c.homes.meanContext()
+	by := scale{full: float64(c.spillThreshold()), mean: c.homes.meanContext()}
+	by.perMean = 1 / by.mean
 	var a, b standing // filled in turn: copying them would cost more than the comparison
 	best, next := &a, &b
-	best.fill(c, among[0], mean)
+	best.fill(c, among[0], &by)
 	for _, i := range among[1:] {
-		if next.fill(c, i, mean); next.before(best) {
+		if next.fill(c, i, &by); next.before(best) {
 			best, next = next, best
 		}
 	}
@@ -124,18 +125,24 @@ type standing struct {
 	chosen uint64
 }
 
-func (s *standing) fill(c *Core, i int, mean float64) {
-	r, held := c.replicas[i], c.homes.heldAt(i)
+// scale is what standings are measured by: the same for all replicas.
+type scale struct {
+	full          float64 // requests in flight that leave no room
+	mean, perMean float64 // context of a conversation in tokens, and its inverse
+}
+
+func (s *standing) fill(c *Core, i int, by *scale) {
+	r, held := c.replicas[i], &c.homes.held[i]
 	s.replica, s.chosen = i, r.chosen
 	s.pressure, s.kv = c.pressure(i), r.kvUsed()
-	s.room = s.pressure < float64(c.spillThreshold()) && !(s.kv >= nearlyFull)
-	s.context, s.live = int64(held.weight(mean)/mean+0.5), held.live
+	s.room = s.pressure < by.full && !(s.kv >= nearlyFull)
+	s.context, s.live = int64(held.weight(by.mean)*by.perMean+0.5), held.live
 }
 
 // hasRoom tells whether a replica can take a request that could go elsewhere.
 func (affinity) hasRoom(c *Core, i int) bool {
 	var s standing
-	s.fill(c, i, 1)
+	s.fill(c, i, &scale{full: float64(c.spillThreshold())})
 	return s.room
 }
 

@@ -64,7 +64,10 @@ type Core struct {
 	claims     []*request    // by replica: who waits there, alone
 	agents     agents
 
-	among []int // the candidates of the choice under way
+	// tier and among are what candidates answers; among is empty when that has to
+	// be worked out.
+	tier  State
+	among []int
 }
 
 var _ Router = (*Core)(nil)
@@ -343,6 +346,7 @@ func (c *Core) SetState(now time.Time, replica int, s State) []Action {
 	c.advance(now)
 	if c.exists(replica) && s <= Down {
 		c.replicas[replica].state = s
+		c.among = c.among[:0]
 	}
 	return c.admit()
 }

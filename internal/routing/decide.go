@@ -267,7 +267,7 @@ func (c *Core) receipt(in *query, ch choice) []Candidate {
 	}
 	list := make([]Candidate, len(among))
 	for n, i := range among {
-		r, held := c.replicas[i], c.homes.heldAt(i)
+		r, held := c.replicas[i], &c.homes.held[i]
 		// Field by field: a composite literal is built aside and copied, which
 		// costs more than all else here.
 		to := &list[n]

@@ -41,12 +41,12 @@ func (c *Core) need(q *request, i int) int64 {
 	return c.own(q) + q.output
 }
 
-// leastNeed is what q needs anywhere.
-func (c *Core) leastNeed(q *request) int64 {
-	if v := q.conv; v != nil && v.running > 0 {
-		return q.output
+// leastNeed is what a request that waits needs anywhere.
+func (w *waiter) leastNeed(shared int64) int64 {
+	if w.beside {
+		return w.output
 	}
-	return c.own(q) + q.output
+	return max(w.prompt-shared, 0) + w.output
 }
 
 // capacity is what the core may fill of a replica: less than the engine has
@@ -133,6 +133,7 @@ func (c *Core) charge(q *request) {
 	if v != nil {
 		v.running++
 		v.runningAt = int32(i)
+		c.queue.beside(v)
 	}
 	c.learned.need.add(float64(q.needed), 1.0/64)
 	c.use(q, i)
@@ -147,6 +148,7 @@ func (c *Core) discharge(q *request) {
 	c.doneReading(q)
 	if v := q.conv; v != nil {
 		v.running--
+		c.queue.beside(v)
 	}
 	q.needed = 0
 }

@@ -27,6 +27,7 @@ type conversation struct {
 	left  time.Duration
 
 	running, runningAt   int32 // attempts in flight, and where the last one is
+	waiting              int32 // requests that are held
 	cachedAt, keptAt     int32 // None when nothing is
 	cached, kept         int64
 	cachePrev, cacheNext row

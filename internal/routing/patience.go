@@ -193,15 +193,16 @@ func (p patience) overdue(c *Core, actions []Action) []Action {
 	w := c.patience()
 	looks := 0
 	for at := 0; at < len(c.queue.waiters) && looks < mostLooks; {
-		q := c.queue.waiters[at].q
+		waiter := &c.queue.waiters[at]
 		limit := w
-		if q.Class == Batch {
+		if waiter.class == Batch {
 			limit *= batchPatience
 		}
-		if c.clock.now-q.since < limit {
+		if c.clock.now-waiter.since < limit {
 			at++
 			continue
 		}
+		q := waiter.q
 		looks++
 		in, refusal := c.query(q)
 		if refusal != "" {
@@ -233,13 +234,14 @@ func (p patience) overdue(c *Core, actions []Action) []Action {
 func (p patience) others(c *Core, actions []Action, rule func(*Core, *request, *query) int) []Action {
 	var in query
 	var refusal Why
-	room, looks := c.mostRoom(), 0
+	room, shared, looks := c.mostRoom(), c.shared(), 0
 	for at := 0; at < len(c.queue.waiters) && looks < mostLooks; {
-		q := c.queue.waiters[at].q
-		if c.leastNeed(q) > room {
+		w := &c.queue.waiters[at]
+		if w.leastNeed(shared) > room {
 			at++
 			continue
 		}
+		q := w.q
 		looks++
 		if in, refusal = c.query(q); refusal != "" {
 			actions = append(actions, c.turnAway(q, refusal))

@@ -3,6 +3,7 @@ package routing_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -444,6 +445,65 @@ func BenchmarkTurnWhileManyWait(bench *testing.B) {
 			if n := b.view().Queue.Waiting; n < 900 {
 				bench.Fatalf("only %d wait", n)
 			}
+		})
+	}
+}
+
+// A request that waits costs its body, which the gateway keeps, and at most 2 kB
+// here: conversation, queue and tables included.
+func TestAWaitingRequestTakesAtMost2kB(t *testing.T) {
+	const n = 20_000
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	b := crowded(t, 4, n)
+	each := (heap() - before) / n
+	t.Logf("%d bytes per request that waits", each)
+	if each > 2000 {
+		t.Errorf("%d bytes per request that waits, want at most 2000", each)
+	}
+	runtime.KeepAlive(b)
+}
+
+// While everything fits, a turn under patience costs little more than one under
+// affinity. Both take turns in one run, so that the ratio is worth something on a
+// busy machine.
+func BenchmarkTurnWhileNobodyWaits(bench *testing.B) {
+	for _, replicas := range []int{4, 64} {
+		bench.Run(fmt.Sprintf("%d replicas", replicas), func(bench *testing.B) {
+			policies := [...]string{"affinity", "patience"}
+			var boxes [len(policies)]*box
+			var took [len(policies)]time.Duration
+			for i, policy := range policies {
+				boxes[i] = newBox(bench, policy, separate(replicas))
+				for r := range replicas {
+					boxes[i].core.Observe(boxes[i].now, r, Load{Capacity: 1_000_000, Epoch: 1})
+				}
+			}
+			const block, conversations = 500, 1000
+			for n := range bench.N {
+				for i := range boxes {
+					i = (i + n) % len(boxes)
+					b, start := boxes[i], time.Now()
+					for range block {
+						b.last++
+						r := turn(int(b.last) % conversations)
+						r.ID = b.last
+						b.now = b.now.Add(10 * time.Millisecond)
+						b.core.Arrive(b.now, r)
+						b.core.Finish(b.now, r.ID, complete(8000, 7000, 256))
+					}
+					took[i] += time.Since(start)
+				}
+			}
+			for i, policy := range policies {
+				bench.ReportMetric(float64(took[i].Nanoseconds())/float64(bench.N*block), "ns/turn-"+policy)
+			}
+			bench.ReportMetric(float64(took[1])/float64(took[0]), "ratio")
 		})
 	}
 }

@@ -3,6 +3,7 @@ package routing
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 // queue holds the requests that wait, in the order of their turns.
@@ -20,12 +21,17 @@ type queue struct {
 	trees   int // that wait, each counted once per tenant and class
 }
 
-// waiter is a place in the queue, with what a walk through it looks at.
+// waiter is a place in the queue, with what a walk through it looks at: most
+// requests are passed over without a look at themselves.
 type waiter struct {
 	class Class
 	rank  int64
 	seq   uint64
-	q     *request
+	since time.Duration
+	// prompt and output are what the request needs.
+	prompt, output int64
+	beside         bool // another request of its conversation is in flight
+	q              *request
 }
 
 func (w *waiter) compare(o *waiter) int {
@@ -77,8 +83,25 @@ func (s *queue) add(q *request) int {
 	s.seq++
 	q.seq = s.seq
 	at, _ := s.find(q)
-	s.waiters = slices.Insert(s.waiters, at, waiter{q.Class, q.rank, q.seq, q})
+	w := waiter{class: q.Class, rank: q.rank, seq: q.seq, since: q.since, prompt: q.prompt, output: q.output, q: q}
+	if v := q.conv; v != nil {
+		v.waiting++
+		w.beside = v.running > 0
+	}
+	s.waiters = slices.Insert(s.waiters, at, w)
 	return at
+}
+
+// beside notes whether a request of v is in flight.
+func (s *queue) beside(v *conversation) {
+	if v.waiting == 0 {
+		return
+	}
+	for i := range s.waiters {
+		if w := &s.waiters[i]; w.q.conv == v {
+			w.beside = v.running > 0
+		}
+	}
 }
 
 // remove takes q out of the queue.
@@ -88,6 +111,9 @@ func (s *queue) remove(q *request) {
 		return
 	}
 	s.waiters = slices.Delete(s.waiters, at, at+1)
+	if q.conv != nil {
+		q.conv.waiting--
+	}
 	name := tenantClass{q.Tenant, q.Class}
 	t := s.tenants[name]
 	if own := t.trees[q.root]; own != nil {

@@ -78,11 +78,24 @@ func (s *server) share() float64 {
 // when nothing is ready; a draining replica still answers, which is better than
 // refusing; a stuck one may recover; of what is kept out the least bad is better
 // than nothing.
+//
+// Those of a request that has tried nothing are kept until a state changes: a
+// walk through the queue asks for them with every request.
 func (c *Core) candidates(tried []int) (tier State, among []int) {
+	if len(tried) > 0 {
+		return c.inBestState(tried, nil)
+	}
+	if len(c.among) == 0 {
+		c.tier, c.among = c.inBestState(nil, c.among)
+	}
+	return c.tier, c.among
+}
+
+// inBestState appends the candidates to an empty slice.
+func (c *Core) inBestState(tried, to []int) (tier State, among []int) {
 	for _, tier = range [...]State{Ready, Unknown, Draining, Stuck, Ejected} {
-		among = c.among[:0]
-		for i := range c.replicas {
-			r := c.replicas[i]
+		among = to
+		for i, r := range c.replicas {
 			if r.state == tier && !slices.Contains(tried, r.server) {
 				among = append(among, i)
 			}
