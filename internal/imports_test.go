@@ -19,7 +19,7 @@ var mayImport = map[string][]string{
 	"cmd/warden": {"internal/app"},
 	"internal/app": {
 		"internal/access", "internal/bench", "internal/bench/live", "internal/bench/report", "internal/bench/results", "internal/cause", "internal/certs", "internal/config", "internal/doctor", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
-		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/stats", "internal/systemd", "internal/telemetry", "internal/web",
+		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/stats", "internal/systemd", "internal/telemetry", "internal/tracing", "internal/web",
 	},
 	"internal/web":              {"internal/access", "internal/pool", "internal/session", "internal/stats", "internal/routing", "internal/engine", "internal/bench/results"},
 	"internal/doctor":           {"internal/engine", "internal/llmapi", "internal/session"},
@@ -44,6 +44,7 @@ var mayImport = map[string][]string{
 	"internal/stats":            {},
 	"internal/telemetry":        {},
 	"internal/typedoc":          {},
+	"internal/tracing":          {"internal/llmapi", "internal/proxy", "internal/routing"},
 	"internal/upstream":         {},
 }
 
@@ -63,6 +64,8 @@ func TestImportsFollowTheArchitecture(t *testing.T) {
 			switch {
 			case isOwn && !slices.Contains(allowed, own):
 				t.Errorf("%s imports %s; it may import %v", path, own, allowed)
+			case strings.HasPrefix(imp, "go.opentelemetry.io/") && path != "internal/tracing":
+				t.Errorf("%s imports %s; only internal/tracing may", path, imp)
 			case !isOwn && slices.Contains(standardOnly, path) && strings.Contains(strings.Split(imp, "/")[0], "."):
 				t.Errorf("%s imports %s; it may use the standard library only", path, imp)
 			}

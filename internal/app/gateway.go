@@ -20,6 +20,7 @@ import (
 	"lmwarden/internal/stats"
 	"lmwarden/internal/systemd"
 	"lmwarden/internal/telemetry"
+	"lmwarden/internal/tracing"
 	"lmwarden/internal/web"
 )
 
@@ -35,6 +36,7 @@ type Gateway struct {
 	events  *web.EventLog
 	proxy   *proxy.Handler
 	guards  guards
+	tracer  *tracing.Tracer // nil when nothing is traced
 	clients *http.Server
 	admin   *http.Server
 
@@ -119,7 +121,10 @@ func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, 
 	if g.guards, err = newGuards(cfg); err != nil {
 		return nil, err
 	}
-	g.proxy, err = proxy.New(proxy.Options{
+	if g.tracer, err = newTracer(cfg, log); err != nil {
+		return nil, err
+	}
+	o := proxy.Options{
 		Models: g.models, Sessions: g.table, Access: g.guards.keys, Recorder: recorder{metrics, g.history, cause.NewBook(), &g.caches}, Logger: log, Dial: dial,
 		Limits: proxy.Limits{
 			MaxBody:     int64(cfg.Limits.Body),
@@ -131,8 +136,11 @@ func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, 
 			Idle:        cfg.Timeouts.StreamIdle.D(),
 			EngineIdle:  cfg.Timeouts.EngineIdle.D(),
 		},
-	})
-	if err != nil {
+	}
+	if g.tracer != nil {
+		o.Tracer = g.tracer
+	}
+	if g.proxy, err = proxy.New(o); err != nil {
 		return nil, err
 	}
 	g.clients = g.proxy.Server()
@@ -217,6 +225,9 @@ func (g *Gateway) StartOn(on Listeners) error {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	g.background = cancel
+	if g.tracer != nil {
+		g.tracer.Start()
+	}
 	g.running.Go(func() { g.models.Run(ctx) })
 	g.running.Go(func() { g.expire(ctx) })
 	g.running.Go(func() { g.history.Run(ctx) })
@@ -286,6 +297,9 @@ func (g *Gateway) Stop() error {
 	g.admin.Close() // only now, so that a drain can be watched
 	g.background()
 	g.running.Wait()
+	if g.tracer != nil {
+		g.tracer.Stop()
+	}
 	return nil
 }
 

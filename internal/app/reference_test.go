@@ -104,7 +104,7 @@ func defaultText(v reflect.Value) string {
 	switch v.Kind() {
 	case reflect.Bool, reflect.String:
 		return fmt.Sprint(v.Interface())
-	case reflect.Int:
+	case reflect.Int, reflect.Float64:
 		if !v.IsZero() {
 			return fmt.Sprint(v.Interface())
 		}
@@ -183,6 +183,8 @@ func (k configKey) schema(root bool) map[string]any {
 		s["type"] = "boolean"
 	case k.Kind.Kind() == reflect.Int:
 		s["type"] = "integer"
+	case k.Kind.Kind() == reflect.Float64:
+		s["type"], s["minimum"], s["maximum"] = "number", 0, 1
 	default:
 		s["type"] = "string"
 	}

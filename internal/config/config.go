@@ -37,6 +37,7 @@ type Config struct {
 	ScrapeInterval Duration `yaml:"scrape_interval"`
 	Timeouts       Timeouts `yaml:"timeouts"`
 	Log            Log      `yaml:"log"`
+	Tracing        Tracing  `yaml:"tracing"`
 	// StopTimeout is how long open answers may go on when the gateway stops.
 	StopTimeout Duration `yaml:"stop_timeout"`
 
@@ -193,6 +194,26 @@ type Log struct {
 	Format string `yaml:"format"`
 }
 
+// Tracing sends a span of each request to a collector.
+type Tracing struct {
+	// Endpoint is the collector's base address for OTLP over HTTP, as in
+	// http://127.0.0.1:4318; without it nothing is traced.
+	Endpoint string `yaml:"endpoint,omitempty"`
+	// Sample is the share of requests that is traced, 0 to 1. A client that traces
+	// its requests decides for them itself.
+	Sample float64 `yaml:"sample"`
+	// Headers go with each export.
+	Headers []Header `yaml:"headers,omitempty"`
+}
+
+// Header is a header that the gateway sends.
+type Header struct {
+	// Name is as in Authorization.
+	Name string `yaml:"name"`
+	// Value is what follows it.
+	Value Secret `yaml:"value"`
+}
+
 var (
 	logLevels  = []string{"debug", "info", "warn", "error"}
 	logFormats = []string{"text", "json"}
@@ -221,6 +242,7 @@ func Default() *Config {
 			EngineIdle: Duration(4 * time.Second),
 		},
 		Log:         Log{Level: "info", Format: "text"},
+		Tracing:     Tracing{Sample: 1},
 		StopTimeout: Duration(30 * time.Second),
 	}
 }

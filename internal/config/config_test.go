@@ -44,6 +44,7 @@ timeouts:
 log:
   level: debug
   format: json
+tracing: {endpoint: "http://127.0.0.1:4318", sample: 0.1}
 stop_timeout: 1m30s
 `
 
@@ -88,6 +89,7 @@ func TestParseReadsEveryKeyOverTheDefaults(t *testing.T) {
 	want.ScrapeInterval = Duration(500 * time.Millisecond)
 	want.Timeouts.Connect = Duration(2 * time.Second)
 	want.Log = Log{Level: "debug", Format: "json"}
+	want.Tracing = Tracing{Endpoint: "http://127.0.0.1:4318", Sample: 0.1}
 	want.StopTimeout = Duration(90 * time.Second)
 	if diff := cmp.Diff(want, got, sameConfig); diff != "" {
 		t.Error(diff)
@@ -150,6 +152,8 @@ func TestSecretsAreNeverShown(t *testing.T) {
 		"models:\n  - engines:\n      - url: http://a\n        api_key: \"" + secret + "\\n\"\n",
 		"models:\n  - engines:\n      - url: http://a\n        api_key:\n          " + secret + ": 1\n",
 		"models:\n  - engines:\n      - url: http://me:" + secret + "@a\n",
+		"tracing:\n  headers: [{name: 'a b', value: " + secret + "}]\n",
+		"tracing: {endpoint: http://me:" + secret + "@a}\n",
 	} {
 		c, err := Parse("w.yaml", []byte(text))
 		if err == nil {
@@ -203,7 +207,7 @@ w.yaml:4:5: models[0]: unknown key "polcy"; did you mean "policy"? allowed: name
     4 |     polcy: affinity
       |     ^`},
 		{"unknown key at the top", "modells: []", `
-w.yaml:1:1: unknown key "modells"; did you mean "models"? allowed: listen, tls, admin, keys, data, models, history, session, limits, scrape_interval, timeouts, log, stop_timeout
+w.yaml:1:1: unknown key "modells"; did you mean "models"? allowed: listen, tls, admin, keys, data, models, history, session, limits, scrape_interval, timeouts, log, tracing, stop_timeout
     1 | modells: []
       | ^`},
 		{"wrong types, all at once", `
@@ -224,7 +228,7 @@ w.yaml:4:9: models: keys stand where a list belongs; begin each entry with "- " 
 w.yaml:5:30: session.max_conversations: the text "many" stands where a whole number belongs
     5 | session: {max_conversations: many}
       |                              ^
-w.yaml:6:1: unknown key "admin2"; did you mean "admin"? allowed: listen, tls, admin, keys, data, models, history, session, limits, scrape_interval, timeouts, log, stop_timeout
+w.yaml:6:1: unknown key "admin2"; did you mean "admin"? allowed: listen, tls, admin, keys, data, models, history, session, limits, scrape_interval, timeouts, log, tracing, stop_timeout
     6 | admin2: 1
       | ^`},
 		{"bad duration", "scrape_interval: 5", `
@@ -420,6 +424,7 @@ func TestDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("ENGINE_KEY", "sk-1")
+	t.Setenv("COLLECTOR_KEY", "k")
 	t.Setenv("ADMIN_PASSWORD_HASH", "pbkdf2-sha256:600000:c2FsdCBhbmQgcGVwcGVyLg:"+strings.Repeat("A", 43))
 	if err := c.Validate(policies); err != nil {
 		t.Error(err)
@@ -437,6 +442,8 @@ func TestDocumentation(t *testing.T) {
 		Name: "qwen3-4b-dp4", ServedName: "Qwen/Qwen3-4B-Instruct-2507", Aliases: []string{DefaultAlias},
 		Engines: []Engine{{URL: parseURL(t, "http://127.0.0.1:8000"), Ranks: 4, APIKey: NewSecret("env:ENGINE_KEY")}},
 	}}
+	want.Tracing.Endpoint = "http://127.0.0.1:4318"
+	want.Tracing.Headers = []Header{{Name: "Authorization", Value: NewSecret("env:COLLECTOR_KEY")}}
 	want.Fill()
 	if diff := cmp.Diff(want, c, sameConfig); diff != "" {
 		t.Error(diff)
@@ -489,6 +496,29 @@ func TestAccessIsChecked(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), secret) {
 				t.Errorf("%q stands in %v", secret, err)
 			}
+		}
+	}
+}
+
+func TestTracingIsChecked(t *testing.T) {
+	for _, test := range []struct{ text, want string }{
+		{"{endpoint: 'http://collector:4318/otlp', sample: 1, headers: [{name: Authorization, value: Bearer x}]}", ""},
+		{"{sample: .25}", ""},
+		{"{endpoint: 'collector:4318'}", "tracing.endpoint: this is not the address of a collector"},
+		{"{endpoint: 'http://a:b@collector'}", "tracing.endpoint: this is not the address of a collector"},
+		{"{sample: 10}", "tracing.sample: 10 is not a share"},
+		{"{sample: -0.1}", "tracing.sample: -0.1 is not a share"},
+		{"{sample: all}", `tracing.sample: the text "all" stands where a number belongs`},
+		{"{sample: .nan}", "tracing.sample: something else stands where a number belongs"},
+		{"{headers: [{name: 'a b', value: c}]}", `tracing.headers[0].name: "a b" is not the name of a header`},
+		{"{headers: [{name: a, value: 'env:WARDEN_TEST_UNSET'}]}", "tracing.headers[0].value: the secret's environment variable"},
+	} {
+		c, err := Parse("w.yaml", []byte("tracing: "+test.text+"\nmodels: [{engines: [{url: 'http://127.0.0.1:8000'}]}]\n"))
+		if err == nil {
+			err = c.Validate(policies)
+		}
+		if test.want == "" && err != nil || !strings.Contains(fmt.Sprint(err), test.want) {
+			t.Errorf("%s: error %v, want %q", test.text, err, test.want)
 		}
 	}
 }

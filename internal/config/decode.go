@@ -221,6 +221,18 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 			return
 		}
 		v.SetInt(number)
+	case v.Kind() == reflect.Float64:
+		number, err := strconv.ParseFloat(n.GetToken().Value, 64)
+		switch n.(type) {
+		case *ast.IntegerNode, *ast.FloatNode:
+		default:
+			err = strconv.ErrSyntax
+		}
+		if err != nil {
+			d.report(n, path, "%s where a number belongs", describe(n))
+			return
+		}
+		v.SetFloat(number)
 	}
 }
 

@@ -104,7 +104,7 @@ func (s *source) problem(at place, path, format string, args ...any) Problem {
 var (
 	// literalKey matches a secret that stands in the file itself, or one that was put
 	// where its hash belongs.
-	literalKey = regexp.MustCompile(`(\b(?:api_key|password|hash)["']?\s*:\s*)[^\s].*`)
+	literalKey = regexp.MustCompile(`(\b(?:api_key|password|hash|value)["']?\s*:\s*)[^\s].*`)
 	// userInfo matches the user and password of a URL.
 	userInfo = regexp.MustCompile(`(://)[^/\s]*@`)
 )
@@ -114,7 +114,7 @@ var (
 func hideSecret(line, path string) string {
 	masked := literalKey.ReplaceAllString(line, "${1}"+Mask)
 	masked = userInfo.ReplaceAllString(masked, "${1}"+Mask+"@")
-	if key := path[strings.LastIndex(path, ".")+1:]; masked == line && (key == "api_key" || key == "password" || key == "hash") {
+	if key := path[strings.LastIndex(path, ".")+1:]; masked == line && (key == "api_key" || key == "password" || key == "hash" || key == "value") {
 		return Mask
 	}
 	return masked

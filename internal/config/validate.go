@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,7 @@ func (c *Config) Validate(policies []string) error {
 	v.listeners()
 	v.access()
 	v.general()
+	v.tracing()
 	v.models(policies)
 	return v.problems.err()
 }
@@ -150,6 +152,28 @@ func (v *validator) general() {
 	}
 	v.word("log.level", "level", c.Log.Level, logLevels)
 	v.word("log.format", "format", c.Log.Format, logFormats)
+}
+
+func (v *validator) tracing() {
+	t := v.config.Tracing
+	if t.Endpoint != "" {
+		u, err := url.Parse(t.Endpoint)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+			v.report("tracing.endpoint", "this is not the address of a collector; write http:// or https:// with a host, as in http://127.0.0.1:4318, and what it asks for into tracing.headers")
+		}
+	}
+	if !(t.Sample >= 0 && t.Sample <= 1) {
+		v.report("tracing.sample", "%v is not a share; write a number from 0 (none) to 1 (all)", t.Sample)
+	}
+	for i, h := range t.Headers {
+		at := fmt.Sprintf("tracing.headers[%d]", i)
+		if !isHeaderName(h.Name) {
+			v.report(at+".name", "%q is not the name of a header; allowed are letters, digits and -", h.Name)
+		}
+		if _, err := h.Value.Reveal(); err != nil {
+			v.report(at+".value", "%s", err)
+		}
+	}
 }
 
 func (v *validator) word(path, what, word string, allowed []string) {
