@@ -96,17 +96,24 @@ func (e *Error) Write(w http.ResponseWriter, d Dialect) error {
 	return err
 }
 
-// ErrorEvent is the event that fails a stream which has begun: after it the
-// stream is cut, without the dialect's regular end. It must follow a complete
-// event.
+// ErrorEvent is the event that fails a stream which has begun, through its
+// engine: after it the stream is cut, without the dialect's regular end. It must
+// follow a complete event.
 func ErrorEvent(route Route, message string) []byte {
+	return errorEvent(route, errorShape{openAI: "server_error", code: "engine_error", anthropic: "api_error"}, message)
+}
+
+// Event is the error in place of an answer on a stream that has begun with
+// keep-alives. The stream is cut after it, as after ErrorEvent.
+func (e *Error) Event(route Route) []byte { return errorEvent(route, e.Kind.shape(), e.Message) }
+
+func errorEvent(route Route, s errorShape, message string) []byte {
 	var name string
 	var data []byte
-	const code = "engine_error"
-	fault := openAIError{message, "server_error", nil, code}
+	fault := openAIError{message, s.openAI, nil, s.code}
 	switch route {
 	case RouteMessages:
-		name, data = "error", anthropicError("api_error", message)
+		name, data = "error", anthropicError(s.anthropic, message)
 	case RouteResponses:
 		// The documented error event has its fields at the top. The OpenAI SDKs
 		// raise an exception only for a member "error", so it has both.
@@ -114,7 +121,7 @@ func ErrorEvent(route Route, message string) []byte {
 			Type string `json:"type"`
 			openAIFields
 			Error openAIError `json:"error"`
-		}{"error", openAIFields{message, nil, code}, fault})
+		}{"error", openAIFields{message, nil, s.code}, fault})
 	default:
 		data = marshal(openAIBody{fault})
 	}

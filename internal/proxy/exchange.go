@@ -57,8 +57,9 @@ type exchange struct {
 	sending, hearing, taking renewed
 
 	length    int64 // of the answer's body, or -1 when not known beforehand
-	started   bool  // status and headers are on their way to the client
-	streaming bool  // they announce events of a dialect
+	kept      bool  // the client has a head and keep-alives, of no engine yet
+	started   bool  // an answer is on its way to the client
+	streaming bool  // it consists of events of a dialect
 	inside    bool  // what was sent ends within an event
 	settled   bool
 	cut       bool // the connection must not look cleanly ended
@@ -144,13 +145,19 @@ func (x *exchange) prepare() *failure {
 		Pin:          rank,
 		Path:         x.route.path,
 		Light:        x.route.api == llmapi.RouteCountTokens || x.route.api == llmapi.RouteTokenize,
+		Tenant:       x.grant.Tenant,
+		Batch:        x.grant.Batch,
 	}
 	if x.facts != nil {
-		req.Tokens = int64(x.facts.TextBytes / bytesPerToken)
+		req.Tokens, req.MaxOutput = int64(x.facts.TextBytes/bytesPerToken), x.facts.MaxTokens
+		x.keepAlive(&req)
 	}
-	if x.lease, err = model.acquire(x.r.Context(), req); err != nil {
+	began := time.Now()
+	x.lease, err = model.acquire(x.r.Context(), req)
+	x.held(began, err)
+	if err != nil {
 		h.sessions.Withdraw(id)
-		if x.r.Context().Err() != nil {
+		if x.r.Context().Err() != nil || errors.Is(err, errGone) {
 			return clientGone(err)
 		}
 		return refused(err, rank, len(model.View().Replicas))
@@ -228,12 +235,15 @@ func (x *exchange) run() {
 		failed := replicaName(x.rec.Decision)
 		if errors.Is(err, errSilent) || x.rec.Attempts > furtherTries {
 			x.lease.Failed(err)
-		} else if x.retry(err) == nil {
-			continue
-		}
-		if gone := x.r.Context().Err(); gone != nil { // while it was held for another replica
-			x.settle(Cancelled, fmt.Errorf("%w: %w", errGone, gone))
-			return
+		} else {
+			over := x.retry(err)
+			if over == nil {
+				continue
+			}
+			if x.r.Context().Err() != nil || errors.Is(over, errGone) { // while it was held for another replica
+				x.fail(clientGone(over))
+				return
+			}
 		}
 		x.fail(unanswered(err, failed, x.rec.Attempts))
 		return
@@ -261,7 +271,7 @@ func (x *exchange) nextModel() bool {
 	for len(x.others) > 0 {
 		model := x.others[0]
 		x.others = x.others[1:]
-		next, err := model.acquire(x.r.Context(), pool.Request{ID: x.rec.RequestID, Pin: routing.None, Path: x.route.path})
+		next, err := model.acquire(x.r.Context(), pool.Request{ID: x.rec.RequestID, Pin: routing.None, Path: x.route.path, Light: true})
 		if err != nil {
 			continue
 		}
@@ -283,7 +293,10 @@ func (x *exchange) retry(cause error) error {
 		slog.String(keyReplica, replicaName(x.rec.Decision)),
 		slog.String(keyError, cause.Error()))
 	x.trace.Failed(cause)
-	if err := x.lease.Retry(cause); err != nil {
+	began := time.Now()
+	err := x.lease.Retry(cause)
+	x.held(began, err)
+	if err != nil {
 		return err
 	}
 	x.rec.Decision = x.lease.Decision()
@@ -397,6 +410,12 @@ func (x *exchange) fail(f *failure) {
 		x.cut = true
 		return
 	}
+	if x.kept {
+		x.started, x.cut = true, true
+		n, _ := x.write(f.Event(x.route.api))
+		x.rec.BytesOut += int64(n)
+		return
+	}
 	x.sign(x.w.Header())
 	x.started, x.rec.Status = true, f.Status()
 	// An error here is the client's end; there is nothing left to tell it.
@@ -415,7 +434,7 @@ func (x *exchange) settle(o Outcome, cause error) {
 	if cause != nil {
 		x.rec.Error = cause.Error()
 	}
-	if o == Cancelled && !x.started {
+	if o == Cancelled && !x.started && !x.kept {
 		x.rec.Status = statusCancelled
 	}
 }

@@ -130,6 +130,12 @@ func refused(err error, pin int, replicas int) *failure {
 		f = fail(llmapi.KindNoReplica, GatewayError, "replica %d, which %s asks for, is down; leave the header out to be served by another one", pin, headerRank)
 	case routing.NoReplica:
 		f = fail(llmapi.KindNoReplica, GatewayError, "no replica of this model is up")
+	case routing.QueueFull:
+		f = fail(llmapi.KindOverloaded, GatewayError, "too many requests wait for this model; try again in a moment")
+	case pool.Stopping:
+		f = stopping()
+		f.unread = false
+		return f
 	default:
 		f = fail(llmapi.KindOverloaded, GatewayError, "the model takes no further request now: %s", r.Why)
 	}
@@ -203,6 +209,8 @@ func describe(err error) string {
 		return "sent nothing for too long"
 	case errors.Is(err, errAborted):
 		return "cut its answer short"
+	case errors.Is(err, errNotEvents):
+		return "answered without a stream"
 	case errors.Is(err, errNotJSON):
 		return "answered in a format that is not JSON"
 	case errors.Is(err, errRedirect):

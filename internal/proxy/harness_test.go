@@ -37,6 +37,8 @@ type fakeModel struct {
 	reason       routing.Reason
 	refuse       error
 	panics       bool
+	// hold is what a request goes through until it has a replica; nil for nothing.
+	hold func(context.Context, pool.Request) error
 
 	mu       sync.Mutex
 	requests []pool.Request
@@ -55,27 +57,40 @@ func (m *fakeModel) View() pool.View {
 }
 
 func (m *fakeModel) acquire(ctx context.Context, r pool.Request) (lease, error) {
+	held, err := m.wait(ctx, r)
+	if err != nil {
+		return nil, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.requests = append(m.requests, r)
 	if m.refuse != nil {
 		return nil, m.refuse
 	}
-	d := routing.Decision{Reason: m.reason, Home: routing.None, From: routing.None}
+	d := routing.Decision{Reason: m.reason, Home: routing.None, From: routing.None, Held: held}
 	if r.Pin != routing.None {
 		if r.Pin >= len(m.bases) {
 			return nil, &pool.Refused{Why: routing.NoSuchReplica}
 		}
 		d.Replica, d.Reason = r.Pin, routing.Pinned
 	}
-	l := &fakeLease{ctx: ctx, model: m, decision: d, tried: map[int]bool{d.Replica: true}}
+	l := &fakeLease{ctx: ctx, request: r, model: m, decision: d, tried: map[int]bool{d.Replica: true}}
 	m.leases = append(m.leases, l)
 	m.inFlight++
 	return l, nil
 }
 
+// wait holds a request, and says why.
+func (m *fakeModel) wait(ctx context.Context, r pool.Request) (routing.Why, error) {
+	if m.hold == nil {
+		return "", nil
+	}
+	return routing.NoRoom, m.hold(ctx, r)
+}
+
 type fakeLease struct {
 	ctx      context.Context
+	request  pool.Request
 	model    *fakeModel
 	decision routing.Decision
 	tried    map[int]bool
@@ -116,8 +131,9 @@ func (l *fakeLease) Retry(err error) error {
 	for i := range l.model.bases {
 		if !l.tried[i] {
 			l.tried[i] = true
-			l.decision = routing.Decision{Replica: i, Reason: routing.Moved, Why: routing.Failed}
-			return nil
+			held, err := l.model.wait(l.ctx, l.request)
+			l.decision = routing.Decision{Replica: i, Reason: routing.Moved, Why: routing.Failed, Held: held}
+			return err
 		}
 	}
 	return &pool.Refused{Why: routing.NoReplica}

@@ -77,6 +77,10 @@ type Limits struct {
 	// ClientStall ends an answer whose client takes no byte for so long. Default
 	// 2 minutes.
 	ClientStall time.Duration
+	// KeepAlive is what a stream gets while its request is held, for the first time
+	// after KeepAliveAfter (default 15 s) and then as often.
+	KeepAlive      KeepAlive
+	KeepAliveAfter time.Duration
 }
 
 func (l Limits) withDefaults() Limits {
@@ -100,6 +104,7 @@ func (l Limits) withDefaults() Limits {
 	or(&l.Idle, 5*time.Minute)
 	or(&l.EngineIdle, 4*time.Second)
 	or(&l.ClientStall, 2*time.Minute)
+	or(&l.KeepAliveAfter, 15*time.Second)
 	return l
 }
 

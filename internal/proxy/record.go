@@ -42,10 +42,13 @@ type Record struct {
 	// Decision is the last one; its Reason is empty when no replica was chosen.
 	Decision routing.Decision
 	Attempts int // requests sent to replicas
-	Status   int // as the client saw it; 499 when it left before that
-	Outcome  Outcome
+	// Waited is how long the gateway held it in all; 0 when it did not.
+	Waited  time.Duration
+	Status  int // as the client saw it; 499 when it left before that
+	Outcome Outcome
 	// TTFB runs from the request's arrival to the first byte of an answer's body
-	// sent to the client; 0 when there was none. Duration runs to the end.
+	// sent to the client, keep-alives not counted; 0 when there was none. Duration
+	// runs to the end.
 	TTFB, Duration    time.Duration
 	Usage             llmapi.Usage
 	BytesIn, BytesOut int64  // bodies
@@ -74,6 +77,7 @@ const (
 	keyReason       = "reason"
 	keyWhy          = "why"
 	keyAttempts     = "attempts"
+	keyWaited       = "waited_ms"
 	keyTTFB         = "ttfb_ms"
 	keyDuration     = "duration_ms"
 	keyPrompt       = "prompt_tokens"
@@ -93,7 +97,7 @@ func (r *Record) log(l *slog.Logger) {
 	if !l.Enabled(ctx, slog.LevelInfo) {
 		return
 	}
-	attrs := make([]slog.Attr, 0, 21)
+	attrs := make([]slog.Attr, 0, 22)
 	attrs = append(attrs,
 		slog.String(keyRequestID, r.RequestID),
 		slog.String(keyPath, r.Path),
@@ -116,6 +120,9 @@ func (r *Record) log(l *slog.Logger) {
 		text(keyReason, string(r.Decision.Reason))
 		text(keyWhy, string(r.Decision.Why))
 		attrs = append(attrs, slog.Int(keyAttempts, r.Attempts))
+	}
+	if r.Waited > 0 {
+		attrs = append(attrs, slog.Int64(keyWaited, r.Waited.Milliseconds()))
 	}
 	if r.TTFB > 0 {
 		attrs = append(attrs, slog.Int64(keyTTFB, r.TTFB.Milliseconds()))

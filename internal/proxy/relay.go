@@ -27,6 +27,7 @@ var (
 	errAborted   = pool.ErrAborted
 	errTruncated = errors.New("the engine's answer ended early")
 	errBusy      = pool.ErrBusy
+	errNotEvents = errors.New("the engine's answer is no stream")
 	errNotJSON   = errors.New("the engine's answer is not JSON")
 	errRedirect  = errors.New("the engine redirects")
 	errReported  = errors.New("the engine reported an error in its answer")
@@ -52,6 +53,8 @@ func (x *exchange) relay(a *upstream.Answer) error {
 	case a.Status/100 == 3:
 		// Where to is no business of the client, which may not even get there.
 		return &unsent{fmt.Errorf("%w (%d) to %q: correct its URL", errRedirect, a.Status, clip(a.Get("Location")))}
+	case x.kept && !(generated && isEvents(a) && a.Get("Content-Encoding") == ""):
+		return x.relayLate(a)
 	case x.route.api == llmapi.RouteOther, a.Get("Content-Encoding") != "":
 		return x.relayRaw(a, nil)
 	case generated && isEvents(a):
@@ -78,7 +81,7 @@ func mediaType(contentType string) string {
 func (x *exchange) relayStream(a *upstream.Answer) error {
 	x.streaming = true
 	observer := llmapi.NewObserver(x.route.api)
-	kept := x.kept()
+	stored := x.stored()
 	defer func() { x.rec.Usage = observer.Usage() }()
 	var filter *llmapi.UsageFilter
 	if x.facts.UsageMissing() {
@@ -110,7 +113,7 @@ func (x *exchange) relayStream(a *upstream.Answer) error {
 				filtered = filter.Filter(filtered[:0], events)
 				events = filtered
 			}
-			if kept && observer.Ending() == llmapi.EndComplete {
+			if stored && observer.Ending() == llmapi.EndComplete {
 				x.turn.Responded(observer.ID())
 			}
 			if !x.send(a, events) {
@@ -143,9 +146,9 @@ func (x *exchange) relayStream(a *upstream.Answer) error {
 	}
 }
 
-// kept reports whether the engine keeps the answer, so that the client may go on
+// stored reports whether the engine keeps the answer, so that the client may go on
 // by its id alone: the conversation has to know that before the client does.
-func (x *exchange) kept() bool {
+func (x *exchange) stored() bool {
 	return x.route.api == llmapi.RouteResponses && !x.facts.Unstored
 }
 
@@ -190,7 +193,7 @@ func (x *exchange) relayWhole(a *upstream.Answer) error {
 			return x.broken(errAborted)
 		case answer.Ending == llmapi.EndError:
 			outcome, cause = EngineError, errReported
-		case x.kept():
+		case x.stored():
 			x.turn.Responded(answer.ID)
 		}
 	}
@@ -255,7 +258,13 @@ func (x *exchange) start(a *upstream.Answer) {
 	if x.started {
 		return
 	}
+	x.started, x.rec.Status = true, a.Status
+	x.letGo()
 	h := x.w.Header()
+	if x.kept {
+		x.sign(h) // in the trailer
+		return
+	}
 	copyAnswer(h, a.Header)
 	if x.length >= 0 {
 		h["Content-Length"] = []string{strconv.FormatInt(x.length, 10)}
@@ -268,8 +277,6 @@ func (x *exchange) start(a *upstream.Answer) {
 	}
 	x.sign(h)
 	x.w.WriteHeader(a.Status)
-	x.started, x.rec.Status = true, a.Status
-	x.letGo()
 }
 
 // letGo gives back the request's body and what was read of it.
