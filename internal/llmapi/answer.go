@@ -50,6 +50,10 @@ type Answer struct {
 	ID     string // as the engine named it, empty when it did not
 	Usage  Usage
 	Ending Ending
+	// Unmarked says that the answer would look the same if the engine had cut it
+	// short at its death: vLLM up to 0.33 marks none on /v1/responses, and none that
+	// has called a tool.
+	Unmarked bool
 }
 
 // ReadAnswer reads the body of a successful answer that is no stream. A body
@@ -68,7 +72,10 @@ func ReadAnswer(route Route, body []byte) Answer {
 	case route == RouteMessages && !f.stopped:
 		end = EndAborted
 	}
-	return Answer{ID: f.id, Usage: f.counts.usage(), Ending: end}
+	return Answer{
+		ID: f.id, Usage: f.counts.usage(), Ending: end,
+		Unmarked: end == EndComplete && (route == RouteResponses || f.toolCall),
+	}
 }
 
 // frame is what we read of one JSON object of an answer: a whole body or the
@@ -85,6 +92,7 @@ type frame struct {
 	failed     bool   // an error, or a response with status "failed"
 	aborted    bool   // a finish reason "abort"
 	stopped    bool   // a stop reason other than null
+	toolCall   bool   // it ended to call a tool
 }
 
 // parse reads data and reports whether it is one JSON object. If it is not, the
@@ -118,7 +126,7 @@ func (f *frame) read(s *scanner) {
 			f.failed = f.failed || f.status == "failed"
 		case "stop_reason":
 			f.stopped = s.peek() != 'n'
-			s.skip()
+			f.toolCall = s.is("tool_use")
 		case "delta", "message", "response":
 			// An object has the stop reason, usage or status inside; deltas of
 			// responses and old error messages are text.
@@ -148,7 +156,9 @@ func (f *frame) readChoices(s *scanner) {
 		}
 		for key := range s.members {
 			if string(key) == "finish_reason" {
-				f.aborted = s.is("abort") || f.aborted
+				reason := s.word()
+				f.aborted = f.aborted || reason == "abort"
+				f.toolCall = f.toolCall || reason == "tool_calls"
 			} else {
 				s.skip()
 			}

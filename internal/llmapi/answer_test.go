@@ -60,7 +60,10 @@ func TestReadRecordedAnswers(t *testing.T) {
 		if err := json.Unmarshal(body, &named); err != nil || named.ID == "" {
 			t.Fatalf("%s: no id: %v", tt.file, err)
 		}
-		want := Answer{named.ID, tt.want, EndComplete}
+		want := Answer{
+			ID: named.ID, Usage: tt.want, Ending: EndComplete,
+			Unmarked: tt.route == RouteResponses || strings.Contains(string(body), `"tool_calls"`+`,"stop_reason"`) || strings.Contains(string(body), `"tool_use"`),
+		}
 		if got := ReadAnswer(tt.route, body); got != want {
 			t.Errorf("%s: %+v; want %+v", tt.file, got, want)
 		}
@@ -104,12 +107,15 @@ func TestReadAnswer(t *testing.T) {
 		{"cache read null", RouteMessages, `{"stop_reason":"end_turn","usage":{"input_tokens":5,"output_tokens":1,"cache_read_input_tokens":null,"cache_creation_input_tokens":null}}`, uncached(5, 1, CacheNull), EndComplete},
 		{"counts null", RouteChat, `{"choices":[],"usage":{"prompt_tokens":null,"completion_tokens":null}}`, Usage{}, EndComplete},
 		{"usage null", RouteChat, `{"choices":[],"usage":null}`, Usage{}, EndComplete},
+		{"tool call", RouteChat, `{"choices":[{"message":{},"finish_reason":"tool_calls"}]}`, Usage{}, EndComplete},
+		{"tool use", RouteMessages, `{"stop_reason":"tool_use"}`, Usage{}, EndComplete},
 		{"usage of a wrong type", RouteChat, `{"choices":{},"usage":[{"prompt_tokens":1}],"delta":"x"}`, Usage{}, EndComplete},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := ReadAnswer(tt.route, []byte(tt.body))
-			if diff := cmp.Diff(Answer{Usage: tt.usage, Ending: tt.want}, got); diff != "" {
+			unmarked := tt.want == EndComplete && tt.route == RouteResponses || strings.HasPrefix(tt.name, "tool")
+			if diff := cmp.Diff(Answer{Usage: tt.usage, Ending: tt.want, Unmarked: unmarked}, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

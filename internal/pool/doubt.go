@@ -7,14 +7,18 @@ import (
 	"time"
 )
 
-const (
-	// unmarkedPath is the route on which an answer that vLLM cut short at its death
-	// has the same bytes as a finished one (0.32 and 0.33). Only the death, which
-	// follows within six seconds, tells.
-	unmarkedPath = "/v1/responses"
-	// doubtFor is how long before the death of its server such an answer is in doubt.
-	doubtFor = 10 * time.Second
-)
+// doubtFor is how long before the death of its server an answer is in doubt that
+// would have the same bytes if the engine had cut it short. Only the death, which
+// follows within six seconds, tells.
+const doubtFor = 10 * time.Second
+
+// Unmarked says of the answer in force that its end does not tell whether it is
+// whole.
+func (l *Lease) Unmarked() {
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	l.unmarked = true
+}
 
 // doubts are the answers of a server that its death would put in doubt.
 type doubts struct {
@@ -29,7 +33,7 @@ type ended struct {
 
 // note keeps an answer that ended as if it were complete.
 func (d *doubts) note(now time.Time, l *Lease) {
-	if l.req.Path != unmarkedPath {
+	if !l.unmarked {
 		return
 	}
 	d.recent = slices.DeleteFunc(d.recent, func(e ended) bool { return now.Sub(e.at) > doubtFor })
@@ -42,9 +46,9 @@ func (d *doubts) trouble() string {
 	case 0:
 		return ""
 	case 1:
-		return "one answer on " + unmarkedPath + " ended shortly before, perhaps cut short"
+		return "one answer ended shortly before, perhaps cut short"
 	}
-	return fmt.Sprintf("%d answers on %s ended shortly before, perhaps cut short", d.found, unmarkedPath)
+	return fmt.Sprintf("%d answers ended shortly before, perhaps cut short", d.found)
 }
 
 // doubt tells of the answers that a server's death puts in doubt. Callers hold mu.

@@ -29,18 +29,21 @@ func TestAnswersThatEndedJustBeforeADeathAreInDoubt(t *testing.T) {
 				}
 				probe(p)
 				other := acquire(t, p, pinned(1, 0))
-				answer := func(id, path string, replica int) {
+				answer := func(id string, unmarked bool, replica int) {
 					r := pinned(2, replica)
-					r.ID, r.Path = id, path
+					r.ID = id
 					l := acquire(t, p, r)
 					l.FirstByte()
+					if unmarked {
+						l.Unmarked()
+					}
 					l.End(routing.Outcome{OK: true})
 				}
-				answer("long-ago", unmarkedPath, 0)
+				answer("long-ago", true, 0)
 				time.Sleep(6 * time.Second)
-				answer("in-doubt", unmarkedPath, 0)
-				answer("marked", "/v1/messages", 0)
-				answer("elsewhere", unmarkedPath, 1)
+				answer("in-doubt", true, 0)
+				answer("marked", false, 0)
+				answer("elsewhere", true, 1)
 				time.Sleep(5 * time.Second)
 				die(p, other)
 				p.Observe(0, bad(info(1, "m"), engine.Down))
@@ -48,7 +51,7 @@ func TestAnswersThatEndedJustBeforeADeathAreInDoubt(t *testing.T) {
 				if n := strings.Count(log.String(), "may be cut short"); n != 1 || !strings.Contains(log.String(), "request_id=in-doubt") {
 					t.Errorf("log:\n%s", log.String())
 				}
-				if trouble := p.View().Servers[0].Error; !strings.Contains(trouble, "one answer on /v1/responses") {
+				if trouble := p.View().Servers[0].Error; !strings.Contains(trouble, "one answer ended shortly before") {
 					t.Errorf("the page says %q", trouble)
 				}
 				probe(p)

@@ -52,11 +52,13 @@ type Lease struct {
 	giveUp  context.CancelCauseFunc // ends attempt
 	begun   bool                    // the attempt's answer began
 	blamed  bool                    // the attempt failed
-	refused *Refused
-	wake    chan struct{} // closed when a held request may go on; nil when it is not held
-	place   heldPlace     // in the queue when it was held last
-	ended   bool
-	heardAt time.Time // when bytes came last, as of the last tick; at first sentAt
+	// unmarked is set when the answer's end does not tell whether it is whole.
+	unmarked bool
+	refused  *Refused
+	wake     chan struct{} // closed when a held request may go on; nil when it is not held
+	place    heldPlace     // in the queue when it was held last
+	ended    bool
+	heardAt  time.Time // when bytes came last, as of the last tick; at first sentAt
 
 	// heard is set by each byte of the answer, outside the lock, and taken back with
 	// each tick.
@@ -105,7 +107,7 @@ func (p *Pool) Acquire(ctx context.Context, r Request) (*Lease, error) {
 // send puts a decision in force.
 func (p *Pool) send(now time.Time, l *Lease, d routing.Decision) {
 	l.decision, l.sent, l.refused = d, true, nil
-	l.begun, l.blamed = false, false
+	l.begun, l.blamed, l.unmarked = false, false, false
 	l.sentAt, l.heardAt = now, now
 	l.letGo()
 	l.attempt, l.giveUp = context.WithCancelCause(l.ctx)

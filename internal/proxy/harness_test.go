@@ -97,6 +97,7 @@ type fakeLease struct {
 
 	first    int
 	progress int
+	unmarked bool
 	failures []error
 	retries  []error
 	ends     int
@@ -123,6 +124,8 @@ func (l *fakeLease) FirstByte() {
 }
 
 func (l *fakeLease) Progress() { l.progress++ }
+
+func (l *fakeLease) Unmarked() { l.unmarked = true }
 
 func (l *fakeLease) Failed(err error) { l.failures = append(l.failures, err) }
 

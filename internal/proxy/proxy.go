@@ -146,6 +146,7 @@ type lease interface {
 	FirstByte()
 	Progress()
 	Failed(err error)
+	Unmarked()
 	Retry(err error) error
 	End(routing.Outcome)
 }

@@ -132,6 +132,9 @@ func (x *exchange) relayStream(a *upstream.Answer) error {
 		}
 		switch observer.Ending() {
 		case llmapi.EndComplete:
+			if x.route.api == llmapi.RouteResponses {
+				x.lease.Unmarked()
+			}
 			x.settle(OK, nil)
 			return nil
 		case llmapi.EndError:
@@ -185,6 +188,9 @@ func (x *exchange) relayWhole(a *upstream.Answer) error {
 	if outcome == OK {
 		answer := llmapi.ReadAnswer(x.route.api, b.Bytes())
 		x.rec.Usage = answer.Usage
+		if answer.Unmarked {
+			x.lease.Unmarked()
+		}
 		switch {
 		case !x.route.api.Generates():
 		case answer.Ending == llmapi.EndNone:

@@ -352,3 +352,31 @@ func TestInterimAnswersAreLeftOut(t *testing.T) {
 		t.Errorf("record: %+v", rec)
 	}
 }
+
+// TestAnswersWhoseEndTellsNothingAreMarkedSo to the pool, which knows when their
+// engine dies.
+func TestAnswersWhoseEndTellsNothingAreMarkedSo(t *testing.T) {
+	whole := func(answer string) http.HandlerFunc { return answered(200, answer) }
+	for _, tt := range []struct {
+		name, path, body string
+		engine           http.HandlerFunc
+		want             bool
+	}{
+		{"a stream of responses", "/v1/responses", scripts["/v1/responses"].body, streamed(strings.Join(scripts["/v1/responses"].events, "")), true},
+		{"a stream of chat", "/v1/chat/completions", chatStream, streamed(strings.Join(scripts["/v1/chat/completions"].events, "")), false},
+		{"chat", "/v1/chat/completions", chatBody, whole(chatAnswer), false},
+		{"a tool call", "/v1/chat/completions", chatBody, whole(`{"id":"1","choices":[{"index":0,"message":{"role":"assistant","content":null},"finish_reason":"tool_calls"}]}`), true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := newGateway(t, Limits{}, fakeEngine(t, tt.engine))
+			if res := g.post(t, tt.path, tt.body); res.status != http.StatusOK || res.err != nil {
+				t.Fatalf("%d, %v: %s", res.status, res.err, res.body)
+			}
+			g.record(t)
+			if got := g.model.leases[0].unmarked; got != tt.want {
+				t.Errorf("unmarked is %v, want %v", got, tt.want)
+			}
+			g.settled(t)
+		})
+	}
+}
