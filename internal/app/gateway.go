@@ -16,6 +16,7 @@ import (
 	"lmwarden/internal/config"
 	"lmwarden/internal/pool"
 	"lmwarden/internal/proxy"
+	"lmwarden/internal/routing"
 	"lmwarden/internal/session"
 	"lmwarden/internal/stats"
 	"lmwarden/internal/systemd"
@@ -131,10 +132,14 @@ func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, 
 			MaxBuffered: int64(cfg.Limits.Buffered),
 			BodyStall:   cfg.Limits.BodyStall.D(),
 			ClientStall: cfg.Limits.ClientStall.D(),
-			Connect:     cfg.Timeouts.Connect.D(),
-			FirstByte:   cfg.Timeouts.FirstByte.D(),
-			Idle:        cfg.Timeouts.StreamIdle.D(),
-			EngineIdle:  cfg.Timeouts.EngineIdle.D(),
+
+			KeepAlive:      proxy.KeepAlive(cfg.Limits.KeepAlive),
+			KeepAliveAfter: cfg.Limits.KeepAliveAfter.D(),
+
+			Connect:    cfg.Timeouts.Connect.D(),
+			FirstByte:  cfg.Timeouts.FirstByte.D(),
+			Idle:       cfg.Timeouts.StreamIdle.D(),
+			EngineIdle: cfg.Timeouts.EngineIdle.D(),
 		},
 	}
 	if g.tracer != nil {
@@ -172,6 +177,7 @@ func poolOptions(cfg *config.Config, log *slog.Logger) ([]pool.Options, error) {
 		o := pool.Options{
 			Name: m.Name, ServedName: m.ServedName, Aliases: m.Aliases,
 			Policy: m.Policy, SpillThreshold: int(m.SpillThreshold),
+			Limits:  routing.Limits{Patience: m.Patience.D(), Waiting: cfg.Limits.Waiting, Wait: cfg.Limits.Wait.D()},
 			LiveFor: m.LiveFor.D(), IdleFor: m.IdleFor.D(),
 			MaxConversations: cfg.Session.MaxConversations, Stuck: cfg.Timeouts.Stuck.D(), Logger: log,
 		}

@@ -96,7 +96,7 @@ func isText(kind reflect.Type) bool {
 
 func defaultText(v reflect.Value) string {
 	if isText(v.Type()) && v.CanInterface() {
-		if s, ok := v.Interface().(fmt.Stringer); ok && (!v.IsZero() || v.Type() == reflect.TypeFor[config.SpillThreshold]()) {
+		if s, ok := v.Interface().(fmt.Stringer); ok && (!v.IsZero() || v.Type() == reflect.TypeFor[config.SpillThreshold]() || v.Type() == reflect.TypeFor[config.Patience]()) {
 			return s.String()
 		}
 		return ""
@@ -177,6 +177,8 @@ func (k configKey) schema(root bool) map[string]any {
 		s["type"], s["pattern"] = "string", `^[0-9]+ ?(B|KiB|MiB|GiB)$`
 	case k.Kind == reflect.TypeFor[config.SpillThreshold]():
 		s["oneOf"] = []any{map[string]any{"const": "auto"}, map[string]any{"type": "integer", "minimum": 1}}
+	case k.Kind == reflect.TypeFor[config.Patience]():
+		s["type"] = "string"
 	case k.Kind.Kind() == reflect.Slice:
 		s["type"], s["items"] = "array", map[string]any{"type": "string"}
 	case k.Kind.Kind() == reflect.Bool:
@@ -202,7 +204,8 @@ func (k configKey) schema(root bool) map[string]any {
 
 // words are the keys that take a word of a list.
 var words = map[string][]string{
-	"models[].policy": app.Policies(),
-	"log.level":       {"debug", "info", "warn", "error"},
-	"log.format":      {"text", "json"},
+	"models[].policy":   app.Policies(),
+	"limits.keep_alive": {"auto", "ping", "comment", "none"},
+	"log.level":         {"debug", "info", "warn", "error"},
+	"log.format":        {"text", "json"},
 }

@@ -93,7 +93,7 @@ func (g *Gateway) current() *config.Config {
 
 // atOnce are the keys that a reload puts in force. All others are read once, when
 // the process starts.
-var atOnce = []string{"models", "timeouts.stuck", "keys", "admin.password"}
+var atOnce = []string{"models", "timeouts.stuck", "limits.waiting", "limits.wait", "keys", "admin.password"}
 
 // needRestart lists the keys whose values differ and wait for a restart.
 func needRestart(was, is *config.Config) []string {

@@ -113,7 +113,10 @@ type Model struct {
 	// SpillThreshold is how many requests a home may have in flight before one
 	// leaves it.
 	SpillThreshold SpillThreshold `yaml:"spill_threshold"`
-	Engines        []Engine       `yaml:"engines"`
+	// Patience is how long a request waits, with the policy patience, before the
+	// next replica is kept for it.
+	Patience Patience `yaml:"patience"`
+	Engines  []Engine `yaml:"engines"`
 	// LiveFor is how long after its last request a conversation counts as live.
 	LiveFor Duration `yaml:"live_for"`
 	// IdleFor is how long an idle conversation keeps its home; by default
@@ -165,6 +168,19 @@ type Limits struct {
 	BodyStall Duration `yaml:"body_stall"`
 	// ClientStall is how long a client may take nothing of its answer.
 	ClientStall Duration `yaml:"client_stall"`
+	// Waiting is how many requests of a model may wait at the gateway; beyond it
+	// they are refused as overload.
+	Waiting int `yaml:"waiting"`
+	// Wait is the longest wait at the gateway that may be likely; a request that has
+	// waited twice as long is refused.
+	Wait Duration `yaml:"wait"`
+	// KeepAlive is what a stream gets while its request waits at the gateway: ping
+	// (an event, on Anthropic streams only), comment (a line, on all), auto (a ping
+	// on Anthropic streams, a comment on others) or none.
+	KeepAlive string `yaml:"keep_alive"`
+	// KeepAliveAfter is how long a stream has waited until it gets one, and the time
+	// between two.
+	KeepAliveAfter Duration `yaml:"keep_alive_after"`
 }
 
 // Timeouts bound what an engine may take.
@@ -218,6 +234,7 @@ var (
 	logLevels  = []string{"debug", "info", "warn", "error"}
 	logFormats = []string{"text", "json"}
 	priorities = []string{Interactive, Batch}
+	keepAlives = []string{"auto", "ping", "comment", "none"}
 )
 
 // Default is the configuration without models. Every default value stands here
@@ -232,6 +249,8 @@ func Default() *Config {
 		Limits: Limits{
 			Body: 64 << 20, Buffered: 1 << 30,
 			BodyStall: Duration(30 * time.Second), ClientStall: Duration(2 * time.Minute),
+			Waiting: 1000, Wait: Duration(5 * time.Minute),
+			KeepAlive: "auto", KeepAliveAfter: Duration(15 * time.Second),
 		},
 		ScrapeInterval: Duration(time.Second),
 		Timeouts: Timeouts{

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-var policies = []string{"off", "round-robin", "least-inflight", "session-hash", "affinity"}
+var policies = []string{"off", "round-robin", "least-inflight", "session-hash", "affinity", "patience"}
 
 const full = `listen: 0.0.0.0:8100
 admin:
@@ -28,6 +28,7 @@ models:
     aliases: ["claude-*", qwen]
     policy: session-hash
     spill_threshold: 12
+    patience: 20s
     live_for: 5m
     engines:
       - url: http://127.0.0.1:8000/
@@ -37,7 +38,7 @@ models:
   - name: 7
     engines: [{url: "http://[::1]:8001"}]
 session: {headers: [X-My-Session], idle_for: 2h, max_conversations: 1000}
-limits: {body: 8MiB}
+limits: {body: 8MiB, waiting: 50, wait: 1m, keep_alive: none, keep_alive_after: 5s}
 scrape_interval: 500ms
 timeouts:
   connect: 2s
@@ -75,7 +76,7 @@ func TestParseReadsEveryKeyOverTheDefaults(t *testing.T) {
 	want.Data = MemoryOnly
 	want.Models = []Model{{
 		Name: "qwen3-4b-dp4", ServedName: "Qwen/Qwen3-4B-Instruct-2507", Aliases: []string{"claude-*", "qwen"},
-		Policy: "session-hash", SpillThreshold: 12, LiveFor: Duration(5 * time.Minute), IdleFor: Duration(2 * time.Hour),
+		Policy: "session-hash", SpillThreshold: 12, Patience: Patience(20 * time.Second), LiveFor: Duration(5 * time.Minute), IdleFor: Duration(2 * time.Hour),
 		Engines: []Engine{
 			{URL: parseURL(t, "http://127.0.0.1:8000"), Ranks: 4, APIKey: NewSecret("env:WARDEN_TEST_KEY")},
 			{URL: parseURL(t, "https://gpu-2:8443/vllm")},
@@ -86,6 +87,8 @@ func TestParseReadsEveryKeyOverTheDefaults(t *testing.T) {
 	}}
 	want.Session = Session{Headers: []string{"X-My-Session"}, IdleFor: Duration(2 * time.Hour), MaxConversations: 1000}
 	want.Limits.Body = 8 << 20
+	want.Limits.Waiting, want.Limits.Wait = 50, Duration(time.Minute)
+	want.Limits.KeepAlive, want.Limits.KeepAliveAfter = "none", Duration(5*time.Second)
 	want.ScrapeInterval = Duration(500 * time.Millisecond)
 	want.Timeouts.Connect = Duration(2 * time.Second)
 	want.Log = Log{Level: "debug", Format: "json"}
@@ -203,7 +206,7 @@ models:
   - name: a
     polcy: affinity
     ` + engine, `
-w.yaml:4:5: models[0]: unknown key "polcy"; did you mean "policy"? allowed: name, served_name, aliases, policy, spill_threshold, engines, live_for, idle_for
+w.yaml:4:5: models[0]: unknown key "polcy"; did you mean "policy"? allowed: name, served_name, aliases, policy, spill_threshold, patience, engines, live_for, idle_for
     4 |     polcy: affinity
       |     ^`},
 		{"unknown key at the top", "modells: []", `
@@ -308,7 +311,7 @@ w.yaml:3:14: log.level: unknown level "loud"; allowed: debug, info, warn, error
 w.yaml:6:25: models[0].aliases[1]: the alias "claude-*" is already models[0].aliases[0]; names and aliases must differ
     6 |     aliases: [claude-*, claude-*]
       |                         ^
-w.yaml:7:13: models[0].policy: unknown policy "afinity"; did you mean "affinity"? allowed: off, round-robin, least-inflight, session-hash, affinity
+w.yaml:7:13: models[0].policy: unknown policy "afinity"; did you mean "affinity"? allowed: off, round-robin, least-inflight, session-hash, affinity, patience
     7 |     policy: afinity
       |             ^
 w.yaml:10:14: models[0].engines[1].url: http://h:1 is already models[0].engines[0].url; one server behind one URL is one engine, its replicas are its ranks
@@ -368,7 +371,7 @@ func TestValidateConfigFromFlags(t *testing.T) {
 		t.Error(err)
 	}
 	c.Models[0].Policy = "bogus"
-	want := `models[0].policy: unknown policy "bogus"; allowed: off, round-robin, least-inflight, session-hash, affinity`
+	want := `models[0].policy: unknown policy "bogus"; allowed: off, round-robin, least-inflight, session-hash, affinity, patience`
 	if err := c.Validate(policies); err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

@@ -150,6 +150,10 @@ func (v *validator) general() {
 	if c.Limits.Buffered < c.Limits.Body {
 		v.report("limits.buffered", "%s is less than one body may have (limits.body: %s)", c.Limits.Buffered, c.Limits.Body)
 	}
+	if c.Limits.Waiting < 1 {
+		v.report("limits.waiting", "%d requests; write a number from 1, or choose a policy that lets none wait", c.Limits.Waiting)
+	}
+	v.word("limits.keep_alive", "keep-alive", c.Limits.KeepAlive, keepAlives)
 	v.word("log.level", "level", c.Log.Level, logLevels)
 	v.word("log.format", "format", c.Log.Format, logFormats)
 }

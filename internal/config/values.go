@@ -156,6 +156,35 @@ func (s *SpillThreshold) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// Patience is a duration, or 0 for automatic.
+type Patience Duration
+
+// D is the standard library's form.
+func (p Patience) D() time.Duration { return time.Duration(p) }
+
+// String is "auto" or the duration.
+func (p Patience) String() string {
+	if p == 0 {
+		return "auto"
+	}
+	return Duration(p).String()
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (p Patience) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads "auto" or a duration.
+func (p *Patience) UnmarshalText(text []byte) error {
+	if string(text) == "auto" {
+		*p = 0
+		return nil
+	}
+	if (*Duration)(p).UnmarshalText(text) != nil {
+		return fmt.Errorf("%q is not a patience; write auto or a duration with its unit, as in 20s", text)
+	}
+	return nil
+}
+
 // Mask is what stands for a secret wherever one would be printed.
 const Mask = "********"
 

@@ -8,11 +8,23 @@ import (
 	"lmwarden/internal/routing"
 )
 
-// Stopping is why a gateway that stops refuses what it still holds.
-const Stopping routing.Why = "gateway stopping"
+const (
+	// Stopping is why a gateway that stops refuses what it still holds.
+	Stopping routing.Why = "gateway stopping"
+	// WaitedLong is why a request is refused that was held for twice Limits.Wait:
+	// what it waits for does not end.
+	WaitedLong routing.Why = "waited too long"
+)
 
-// heldPlace is what the core said of a request when it held it.
+// Limits.Wait when it is not set, and when who waited that long may come back.
+const (
+	defaultWait   = 5 * time.Minute
+	maxRetryAfter = 30 * time.Second
+)
+
+// heldPlace is when the core held a request, and what it said of it then.
 type heldPlace struct {
+	since    time.Time
 	position int
 	wait     time.Duration
 }
@@ -48,7 +60,7 @@ func (p *Pool) carryOut(now time.Time, l *Lease, actions []routing.Action) {
 		}
 		switch a.Kind {
 		case routing.Hold:
-			p.hold(to, a)
+			p.hold(now, to, a)
 			continue
 		case routing.Dispatch:
 			p.send(now, to, a.Decision)
@@ -60,12 +72,12 @@ func (p *Pool) carryOut(now time.Time, l *Lease, actions []routing.Action) {
 }
 
 // hold lets a request wait.
-func (p *Pool) hold(l *Lease, a routing.Action) {
-	l.place = heldPlace{a.Position, a.Wait}
+func (p *Pool) hold(now time.Time, l *Lease, a routing.Action) {
 	l.refused = p.closed
 	if l.wake != nil || p.closed != nil {
 		return
 	}
+	l.place = heldPlace{now, a.Position, a.Wait}
 	l.wake = make(chan struct{})
 	p.held[l.id] = l
 	if len(p.held) == 1 {
@@ -135,6 +147,16 @@ func (p *Pool) tickHeld() bool {
 	now := time.Now()
 	p.carryOut(now, nil, p.core.Tick(now))
 	return true
+}
+
+// expireHeld refuses what was held for too long. Callers hold mu.
+func (p *Pool) expireHeld(now time.Time) {
+	for _, l := range p.held {
+		if now.Sub(l.place.since) > 2*p.configured.Limits.Wait {
+			l.refused = &Refused{Why: WaitedLong, RetryAfter: maxRetryAfter}
+			p.release(l)
+		}
+	}
 }
 
 // close refuses what is held, and what would be from now on. Leases go on to

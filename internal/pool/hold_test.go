@@ -135,6 +135,25 @@ func TestHeldRequestsAreBounded(t *testing.T) {
 	})
 }
 
+// Whatever an engine does with what it has, nobody waits for ever.
+func TestNobodyIsHeldForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := crowded(t, routing.Limits{Wait: time.Minute})
+		began := time.Now()
+		all := acquired(t.Context(), p, large(1), large(2), large(3))
+		_, err := all[2]()
+		wantRefused(t, err, WaitedLong)
+		if d := time.Since(began); d < 2*time.Minute || d > 2*time.Minute+2*tickInterval {
+			t.Errorf("after %v", d)
+		}
+		for _, wait := range all[:2] {
+			l, _ := wait()
+			l.End(done)
+		}
+		wantInFlight(t, p, 0)
+	})
+}
+
 func TestAHeldRequestBeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := crowded(t, routing.Limits{})

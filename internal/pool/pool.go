@@ -143,6 +143,9 @@ func (o *Options) fill() {
 	if o.Policy == "" {
 		o.Policy = defaultPolicy
 	}
+	if o.Limits.Wait == 0 {
+		o.Limits.Wait = defaultWait
+	}
 	if o.Stuck == 0 {
 		o.Stuck = defaultStuck
 	}
@@ -351,4 +354,5 @@ func (p *Pool) tick() {
 		p.refresh(now, s)
 	}
 	p.carryOut(now, nil, p.core.Tick(now))
+	p.expireHeld(now)
 }

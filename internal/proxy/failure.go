@@ -132,6 +132,8 @@ func refused(err error, pin int, replicas int) *failure {
 		f = fail(llmapi.KindNoReplica, GatewayError, "no replica of this model is up")
 	case routing.QueueFull:
 		f = fail(llmapi.KindOverloaded, GatewayError, "too many requests wait for this model; try again in a moment")
+	case pool.WaitedLong:
+		f = fail(llmapi.KindOverloaded, GatewayError, "the request waited too long for a replica with room; try again in a moment")
 	case pool.Stopping:
 		f = stopping()
 		f.unread = false
