@@ -54,9 +54,10 @@ type Conversation struct {
 
 // Decision is a receipt of GET /api/decisions.
 type Decision struct {
-	Conversation string `json:"conversation"`
-	Replica      *int   `json:"replica"`
-	Reason       string `json:"reason"`
+	Time         time.Time `json:"time"`
+	Conversation string    `json:"conversation"`
+	Replica      *int      `json:"replica"`
+	Reason       string    `json:"reason"`
 }
 
 // Model is the answer of GET /api/models/{name}.
@@ -85,6 +86,7 @@ type Replica struct {
 	InFlight int    `json:"in_flight"`
 	Placed   int    `json:"placed"`
 	Sticky   int    `json:"sticky"`
+	Live     int    `json:"live_conversations"`
 	Epoch    *int   `json:"epoch"`
 }
 
