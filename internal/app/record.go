@@ -33,7 +33,7 @@ func (r recorder) Record(rec proxy.Record) {
 	u := rec.Usage
 	r.metrics.Observe(telemetry.Request{
 		Model: rec.Model, Replica: replica, Reason: string(rec.Decision.Reason), Why: string(rec.Decision.Why),
-		Outcome: string(rec.Outcome), TTFB: rec.TTFB, Duration: rec.Duration,
+		Outcome: string(rec.Outcome), TTFB: rec.TTFB, Duration: rec.Duration, Waited: rec.Waited,
 		Prompt: u.Prompt, Cached: u.Cached, Completion: u.Completion,
 		Known: u.Known, CachedKnown: u.CacheState == llmapi.CacheReported,
 	})

@@ -25,11 +25,13 @@ const (
 )
 
 // store saves the identities of the session table and, beside each, the home
-// that the routing core gave it, so that a restart scatters no conversation.
+// that the routing core gave it, so that a restart scatters no conversation; and
+// what the cores have learned.
 type store struct {
-	file   *session.File
-	log    *slog.Logger
-	failed bool // the last save failed; run's only
+	file    *session.File
+	learned *learnedValues
+	log     *slog.Logger
+	failed  bool // the last save failed; run's only
 
 	mu sync.Mutex
 	// loaded are homes as they were saved, by model, until their pool was seen;
@@ -66,6 +68,7 @@ func openStore(dir string, table *session.Table, log *slog.Logger) (*store, erro
 	}
 	log.Info("conversation table loaded", "path", path, "conversations", loaded.Conversations, "expired", loaded.Expired, "cut", loaded.Cut)
 	s.file = file
+	s.learned = openLearned(dir, log)
 	return s, nil
 }
 
@@ -84,6 +87,7 @@ func (s *store) restore(p *pool.Pool) {
 		}
 	}
 	p.Restore(homes)
+	s.learned.restore(p)
 }
 
 // home is what is saved beside an identity: its home now or, while its pool has
@@ -107,12 +111,17 @@ func (s *store) run(ctx context.Context, models *pool.Set) {
 	home := func(model string, k session.Key) []byte { return s.home(models, model, k) }
 	tick := time.NewTicker(saveEvery)
 	defer tick.Stop()
+	learned := time.NewTicker(learnedEvery)
+	defer learned.Stop()
 	for {
 		select {
 		case <-tick.C:
 			s.note(s.file.Sync(home))
+		case <-learned.C:
+			s.learned.save(models.Pools())
 		case <-ctx.Done():
 			s.note(s.file.Close(home))
+			s.learned.save(models.Pools())
 			return
 		}
 	}

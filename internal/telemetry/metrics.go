@@ -24,6 +24,7 @@ type Request struct {
 	Outcome string
 	// TTFB is the time to the first byte of the answer, 0 when there was none.
 	TTFB, Duration time.Duration
+	Waited         time.Duration // at the gateway, 0 when it did not
 	// Prompt, Cached and Completion are the engine's own counts in tokens. Known
 	// and CachedKnown say whether it gave them.
 	Prompt, Cached, Completion int64
@@ -72,7 +73,7 @@ type Options struct {
 // Metrics counts finished requests. Safe for concurrent use.
 type Metrics struct {
 	requests, prompt, completion, spills, moves *prometheus.CounterVec
-	ttfb, duration                              *prometheus.HistogramVec
+	ttfb, duration, wait                        *prometheus.HistogramVec
 
 	mu sync.Mutex
 	// The rest is guarded by mu.
@@ -128,6 +129,8 @@ func NewMetrics(o Options) (*Metrics, error) {
 			[]float64{.01, .025, .05, .1, .2, .35, .5, .75, 1, 1.5, 2.5, 5, 10, 20, 40, 80, 160, 320}),
 		duration: histogram("warden_request_seconds", "Time from a request's arrival to its end.",
 			[]float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1280}),
+		wait: histogram("warden_wait_seconds", "Time that a request was held at the gateway, of those that were.",
+			[]float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 20, 30, 40, 60, 90, 120, 300, 600}),
 		models:   bounded{most: 256},
 		replicas: bounded{most: 1024},
 		reasons:  bounded{most: 32},
@@ -140,7 +143,7 @@ func NewMetrics(o Options) (*Metrics, error) {
 		[]string{"version", "commit", "goversion"})
 	build.WithLabelValues(valid(o.Build.Version), valid(o.Build.Commit), valid(o.Build.Go)).Set(1)
 	all := []prometheus.Collector{
-		m.requests, m.prompt, m.completion, m.spills, m.moves, m.ttfb, m.duration, build, newGauges(o.Pools),
+		m.requests, m.prompt, m.completion, m.spills, m.moves, m.ttfb, m.duration, m.wait, build, newGauges(o.Pools),
 	}
 	if o.HistoryDropped != nil {
 		all = append(all, prometheus.NewCounterFunc(prometheus.CounterOpts{
@@ -171,6 +174,9 @@ func (m *Metrics) Observe(r Request) {
 		s.ttfb.Observe(r.TTFB.Seconds())
 	}
 	s.duration.Observe(r.Duration.Seconds())
+	if r.Waited > 0 {
+		m.wait.WithLabelValues(s.model).Observe(r.Waited.Seconds())
+	}
 	if r.Known {
 		m.count(s, split(r))
 	}

@@ -61,7 +61,7 @@ func TestScrape(t *testing.T) {
 		Prompt: 100, Cached: 80, Completion: 7, Known: true, CachedKnown: true})
 	m.Observe(Request{Model: "m", Replica: "1", Reason: "spilled", Why: "home full", Outcome: "ok", Duration: time.Second,
 		Prompt: 50, Completion: 3, Known: true})
-	m.Observe(Request{Model: "m", Replica: "1", Reason: "moved", Why: "home down", Outcome: "cancelled", Duration: time.Second})
+	m.Observe(Request{Model: "m", Replica: "1", Reason: "moved", Why: "home down", Outcome: "cancelled", Duration: time.Second, Waited: 500 * time.Millisecond})
 	m.Observe(Request{Outcome: "client_error", Duration: time.Millisecond})
 	want := []string{
 		`warden_build_info{commit="abc",goversion="go1.26",version="0.1.0"} 1`,
@@ -95,6 +95,8 @@ func TestScrape(t *testing.T) {
 		`warden_spills_total{model="m",replica="1",why="home full"} 1`,
 		`warden_ttfb_seconds_sum{model="m"} 1`,
 		`warden_ttfb_seconds_count{model="m"} 1`,
+		`warden_wait_seconds_sum{model="m"} 0.5`,
+		`warden_wait_seconds_count{model="m"} 1`,
 		`warden_waiting{model="m"} 5`,
 	}
 	if diff := cmp.Diff(want, scrape(t, r)); diff != "" {
@@ -118,7 +120,7 @@ func TestDocumentation(t *testing.T) {
 	}
 	m, r := newMetrics(t, Pool{Model: "m", Replicas: []Replica{{}}})
 	for _, reason := range []string{"moved", "spilled"} {
-		m.Observe(Request{Model: "m", Replica: "0", Reason: reason, Why: "w", Outcome: "ok", TTFB: 1, Prompt: 1, Known: true})
+		m.Observe(Request{Model: "m", Replica: "0", Reason: reason, Why: "w", Outcome: "ok", TTFB: 1, Waited: 1, Prompt: 1, Known: true})
 	}
 	families, err := r.Gather()
 	if err != nil {
