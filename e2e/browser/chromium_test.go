@@ -2,12 +2,15 @@ package browser
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"lmwarden/e2e/internal/wardentest"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
@@ -144,24 +147,30 @@ func (p *tab) press(keys string) {
 // eval is the value of a JavaScript expression in the page.
 func eval[T any](p *tab, js string) T {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, 2*patience)
-	defer cancel()
-	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](js, chromedp.EvalAwaitPromise))
+	v, err := try[T](p, js)
 	if err != nil {
 		p.t.Fatalf("%s: %v", firstLine(js), err)
 	}
 	return v
 }
 
-// until waits until a JavaScript expression is true.
+func try[T any](p *tab, js string) (T, error) {
+	ctx, cancel := context.WithTimeout(p.ctx, 2*patience)
+	defer cancel()
+	return chromedp.Run(ctx, chromedp.Evaluate[T](js, chromedp.EvalAwaitPromise))
+}
+
+// until waits until a JavaScript expression is true. It fails for a moment while a
+// page comes in the place of another.
 func (p *tab) until(what, js string) {
 	p.t.Helper()
-	for began := time.Now(); !eval[bool](p, "Boolean("+js+")"); {
-		if time.Since(began) > patience {
-			p.t.Fatalf("waited %s for: %s", patience, what)
+	wardentest.WaitFor(p.t, patience, what, func() error {
+		met, err := try[bool](p, "Boolean("+js+")")
+		if err == nil && !met {
+			err = errors.New("not yet")
 		}
-		<-time.After(50 * time.Millisecond)
-	}
+		return err
+	})
 }
 
 func firstLine(s string) string {

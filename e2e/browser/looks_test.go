@@ -12,31 +12,37 @@ import (
 
 var pages = []string{"/", "/models/" + model, "/conversations", "/conversations/{conversation}", "/stats?range=15m", "/stats?measure=ttfb&group=replica", "/benchmarks", "/settings", "/connect", "/none"}
 
-// looks opens each page wide and light, and narrow and dark.
-func looks(t *testing.T, b *box, p *tab) {
-	defer b.pause()() // it costs the machine what the browser needs
+// looksOfPages are the two ways to look at each page.
+var looksOfPages = []struct {
+	scheme string
+	width  int64
+}{{"light", 1240}, {"dark", 360}}
+
+// axeCore is the script that finds faults of accessibility, nil where it is not
+// installed.
+func axeCore(t *testing.T) []byte {
+	t.Helper()
 	axe, err := os.ReadFile("node_modules/axe-core/axe.min.js")
 	if err != nil {
-		t.Logf("axe-core is not installed (run e2e/run, which installs it from npm): accessibility is not checked: %v", err)
+		t.Logf("accessibility is not checked, since axe-core is not installed (e2e/run installs it from npm): %v", err)
 	}
+	return axe
+}
+
+// looks opens each page in both ways.
+func looks(t *testing.T, b *box, p *tab) {
+	defer b.pause()() // it costs the machine what the browser needs
+	axe := axeCore(t)
 	conversation := b.Conversations(t)[0].ID
 	for _, path := range pages {
 		path = strings.ReplaceAll(path, "{conversation}", conversation)
-		for _, look := range []struct {
-			scheme string
-			width  int64
-		}{{"light", 1240}, {"dark", 360}} {
+		p.expectBreaks(path == "/none") // whose status the browser writes to its console
+		for _, look := range looksOfPages {
 			p.prefer(look.scheme)
 			p.size(look.width)
-			if path != "/none" {
-				p.visit(path)
-			} else { // whose status the browser writes to its console
-				p.expectBreaks(true)
-				p.visit(path)
-			}
+			p.visit(path)
 			p.look(axe, path, look.scheme, look.width)
 		}
-		p.expectBreaks(false)
 	}
 }
 

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -74,6 +75,10 @@ func (g *Gateway) settings() web.Settings {
 	text, err := r.current.Print()
 	if err != nil {
 		text = []byte(err.Error())
+	}
+	// Print leaves the hashes of keys, so that what it printed can be a file again.
+	for _, k := range r.current.Keys {
+		text = bytes.ReplaceAll(text, []byte(k.Hash.String()), []byte(config.Mask))
 	}
 	s.YAML = string(text)
 	return s
