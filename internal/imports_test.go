@@ -18,7 +18,7 @@ import (
 var mayImport = map[string][]string{
 	"cmd/warden": {"internal/app"},
 	"internal/app": {
-		"internal/access", "internal/bench", "internal/bench/live", "internal/bench/report", "internal/bench/results", "internal/cause", "internal/certs", "internal/config", "internal/doctor", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/llmapi",
+		"internal/access", "internal/bench", "internal/bench/live", "internal/bench/report", "internal/bench/results", "internal/cause", "internal/certs", "internal/config", "internal/doctor", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/kvevents", "internal/llmapi",
 		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/stats", "internal/systemd", "internal/telemetry", "internal/tracing", "internal/web",
 	},
 	"internal/web":              {"internal/access", "internal/pool", "internal/session", "internal/stats", "internal/routing", "internal/engine", "internal/bench/results"},
@@ -31,12 +31,13 @@ var mayImport = map[string][]string{
 	"internal/bench/live":       {"internal/bench", "internal/bench/results", "internal/engine", "internal/llmapi", "internal/upstream"},
 	"internal/bench/report":     {"internal/bench/aiperf", "internal/bench/results"},
 	"internal/bench/results":    {},
-	"internal/enginesim/server": {"internal/enginesim", "internal/llmapi"},
+	"internal/enginesim/server": {"internal/enginesim", "internal/llmapi", "internal/zmtp"},
 	"internal/enginesim":        {},
 	"internal/access":           {},
 	"internal/cause":            {"internal/llmapi"},
 	"internal/certs":            {},
 	"internal/config":           {"internal/access"},
+	"internal/kvevents":         {"internal/zmtp"},
 	"internal/llmapi":           {},
 	"internal/routing":          {},
 	"internal/engine":           {},
@@ -46,6 +47,7 @@ var mayImport = map[string][]string{
 	"internal/typedoc":          {},
 	"internal/tracing":          {"internal/llmapi", "internal/proxy", "internal/routing"},
 	"internal/upstream":         {},
+	"internal/zmtp":             {},
 }
 
 // standardOnly are the packages that may use nothing but the standard library.
