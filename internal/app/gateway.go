@@ -284,11 +284,15 @@ func (g *Gateway) expire(ctx context.Context) {
 }
 
 // Stop refuses new requests, lets open answers end for at most the configured
-// time, saves, and waits for everything that Start began.
+// time, saves, and waits for everything that Start began. What waits for a replica
+// goes on waiting for half of that time, so that what is begun has the other half
+// to end; then it is refused.
 func (g *Gateway) Stop() error {
 	g.stopping.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), g.cfg.StopTimeout.D())
 	defer cancel()
+	waiting, enough := context.WithTimeout(ctx, g.cfg.StopTimeout.D()/2)
+	g.running.Go(func() { <-waiting.Done(); g.models.RefuseHeld() })
 	if !g.handed {
 		// Nothing would take a connection between the end of the listener and the
 		// next process. So it stays until the last answer has ended, and new requests
@@ -299,6 +303,7 @@ func (g *Gateway) Stop() error {
 		}
 	}
 	g.finish(ctx)
+	enough()
 	g.proxy.Close()
 	g.admin.Close() // only now, so that a drain can be watched
 	g.background()

@@ -82,6 +82,7 @@ type core interface {
 	Home(k routing.Key) (routing.Home, bool)
 	Restore(now time.Time, homes []routing.Home) (dropped int)
 	View(now time.Time) routing.View
+	Waiting(now time.Time) []routing.Waiting
 }
 
 // Pool is all replicas of one model. Safe for concurrent use.

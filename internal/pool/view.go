@@ -15,10 +15,21 @@ type View struct {
 	Since            time.Time // the counters run since then
 	// Waiting is how many requests are held back until a replica takes them.
 	Waiting  int
+	Held     []Held // the first of them
 	Routing  routing.View
 	Replicas []ReplicaView
 	Servers  []ServerView
 }
+
+// Held is a request that waits.
+type Held struct {
+	RequestID    string
+	Conversation string // the short name; empty for none
+	routing.Waiting
+}
+
+// mostHeld bounds View.Held.
+const mostHeld = 20
 
 // ReplicaView adds to the core's row what only the pool knows. In its Load, a
 // number of requests that the engine does not tell is -1, its KVUsed NaN.
@@ -53,6 +64,7 @@ func (p *Pool) View() View {
 	}
 	if p.core != nil {
 		v.Routing = p.core.View(now)
+		v.Held = p.heldNow(now)
 	} else {
 		if c, err := trialCore(p.opts); err == nil {
 			v.Routing = c.View(now)
@@ -84,6 +96,19 @@ func (p *Pool) View() View {
 		v.Replicas = append(v.Replicas, row)
 	}
 	return v
+}
+
+// heldNow lists the first of what waits. Callers hold mu.
+func (p *Pool) heldNow(now time.Time) (list []Held) {
+	if len(p.held) == 0 {
+		return nil
+	}
+	for _, w := range p.core.Waiting(now) {
+		if l := p.held[w.ID]; l != nil && len(list) < mostHeld {
+			list = append(list, Held{l.req.ID, l.req.Conversation, w})
+		}
+	}
+	return list
 }
 
 // Receipt is one decision for the decisions log.

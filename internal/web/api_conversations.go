@@ -271,6 +271,10 @@ type decision struct {
 	Why          text        `json:"why"`
 	Home         count       `json:"home"`
 	From         count       `json:"from"`
+	Waited       int64       `json:"waited_ms"` // at the gateway; 0 when it did not
+	Held         text        `json:"held"`      // why
+	Position     count       `json:"position"`  // in the queue at first, from 1
+	LikelyWait   number      `json:"likely_wait_s"`
 	Candidates   []candidate `json:"candidates"`
 }
 
@@ -287,6 +291,10 @@ func decisionOf(model string, e pool.Receipt) decision {
 		Time: stamp(e.Time), RequestID: e.RequestID, Model: model, Conversation: text(e.Conversation),
 		Replica: count(e.Decision.Replica), Reason: string(e.Decision.Reason), Why: text(e.Decision.Why),
 		Home: count(e.Decision.Home), From: count(e.Decision.From), Candidates: []candidate{},
+		Waited: e.Decision.Waited.Milliseconds(), Held: text(e.Decision.Held), Position: -1, LikelyWait: knownTime(e.Predicted),
+	}
+	if e.Position > 0 {
+		d.Position = count(e.Position)
 	}
 	for _, c := range e.Decision.Candidates {
 		d.Candidates = append(d.Candidates, candidate{c.Replica, c.InFlight, percent(100 * c.KVUsed), c.LiveConversations})

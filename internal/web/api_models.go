@@ -52,13 +52,15 @@ type queue struct {
 }
 
 func queueOf(v pool.View) queue {
-	known := func(d time.Duration) number {
-		if d <= 0 {
-			return number(math.NaN())
-		}
-		return number(d.Seconds())
+	return queue{v.Waiting, knownTime(v.Routing.Queue.Longest), knownTime(v.Routing.Queue.Wait)}
+}
+
+// knownTime is null for a time that is not known.
+func knownTime(d time.Duration) number {
+	if d <= 0 {
+		return number(math.NaN())
 	}
-	return queue{v.Waiting, known(v.Routing.Queue.Longest), known(v.Routing.Queue.Wait)}
+	return number(d.Seconds())
 }
 
 // replica is one row of the routing card in the API.

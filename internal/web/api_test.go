@@ -261,11 +261,11 @@ func TestDecisions(t *testing.T) {
 		Decision: routing.Decision{Reason: routing.Unbound, Home: -1, From: -1}}}}
 	h := newHandler(t, table, []Pool{p, other})
 	placed := `{"time": "2026-10-04T11:11:59Z", "request_id": "r5", "model": "qwen3-4b-dp4", "conversation": "` + table[1].Name + `",
-		"replica": 3, "reason": "placed", "why": null, "home": 3, "from": null, "candidates": [
+		"replica": 3, "reason": "placed", "why": null, "home": 3, "from": null, "waited_ms": 0, "held": null, "position": null, "likely_wait_s": null, "candidates": [
 		{"index": 0, "in_flight": 2, "kv_used_percent": 50.0, "live_conversations": 3},
 		{"index": 3, "in_flight": 0, "kv_used_percent": null, "live_conversations": 0}]}`
 	unbound := `{"time": "2026-10-04T11:11:58.5Z", "request_id": "o1", "model": "other", "conversation": null,
-		"replica": 0, "reason": "unbound", "why": null, "home": null, "from": null, "candidates": []}`
+		"replica": 0, "reason": "unbound", "why": null, "home": null, "from": null, "waited_ms": 0, "held": null, "position": null, "likely_wait_s": null, "candidates": []}`
 	sameJSON(t, `{"decisions": [`+placed+`,`+unbound+`]}`, call(h, "GET", "/api/decisions?limit=2", "").Body.String())
 	sameJSON(t, `{"decisions": [`+unbound+`]}`, call(h, "GET", "/api/decisions?model=other", "").Body.String())
 	all := call(h, "GET", "/api/decisions", "").Body.String()

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -28,6 +29,7 @@ type modelPage struct {
 	Notes      []note
 	Say        []sentence
 	Held       string // on requests that wait at the gateway, or empty
+	HeldOnes   []string
 	Learned    []learnedRow
 	Since      time.Time
 	WorkingSet workingSet
@@ -101,7 +103,7 @@ func (h *Handler) modelPage(w http.ResponseWriter, r *http.Request) {
 	for _, name := range routing.Policies() {
 		m.Policies = append(m.Policies, filterLink{Label: name, On: name == v.Routing.Policy})
 	}
-	m.Held, m.Learned = heldSentence(v), learnedOf(v.Routing.Learned)
+	m.Held, m.HeldOnes, m.Learned = heldSentence(v), heldOnes(v), learnedOf(v.Routing.Learned)
 	var measured memory
 	m.Hour, measured = h.modelHour(r.Context(), v)
 	if s, ok := measured.sentence(v); ok {
@@ -143,6 +145,18 @@ func heldSentence(v pool.View) string {
 		s += "; one that came now would wait about " + seconds(q.Wait.Seconds())
 	}
 	return s + "."
+}
+
+// heldOnes says of each of the first requests that wait for how long, and why.
+func heldOnes(v pool.View) (lines []string) {
+	for _, h := range v.Held {
+		line := cmp.Or(h.Conversation, "request "+h.RequestID) + " waits for " + seconds(h.Waited.Seconds())
+		if h.Wait > 0 {
+			line += ", probably " + seconds(h.Wait.Seconds()) + " more"
+		}
+		lines = append(lines, line+": "+heldBecause(h.Why))
+	}
+	return lines
 }
 
 // learnedOf lists what is known of the traffic.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lmwarden/internal/pool"
+	"lmwarden/internal/routing"
 )
 
 // dash stands for what is not measured.
@@ -367,10 +368,24 @@ func decisionRowOf(e pool.Receipt, replicas int) decisionRow {
 	case "engine":
 		out.Why = "the engine ignores the choice on this route"
 	}
+	if d.Held != "" {
+		out.Why += fmt.Sprintf("; waited %s at the gateway: %s", seconds(d.Waited.Seconds()), heldBecause(d.Held))
+	}
 	if d.Cold {
 		out.Why += "; the engine restarted, its cache is cold"
 	}
 	return out
+}
+
+// heldBecause says why a request waits at the gateway.
+func heldBecause(why routing.Why) string {
+	switch why {
+	case routing.NoRoom:
+		return "it fitted on no replica beside what was there"
+	case routing.HomeBusy:
+		return "its history is at its home, where it did not fit"
+	}
+	return string(why)
 }
 
 // replicaLabel names a replica of a decision for people.
