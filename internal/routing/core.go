@@ -56,6 +56,7 @@ type Core struct {
 	learned    learned
 	relearned  time.Duration
 	departures departures
+	gaps       gaps
 	hold       time.Duration // how long the place of a conversation that left is kept
 	fitting    int           // places of the smallest replica, 0 when not known
 	limits     Limits
@@ -163,7 +164,7 @@ type request struct {
 	undo     undo
 
 	root           Key           // of its tree, its own Key when it is no sub-agent's
-	prompt, output int64         // expected tokens
+	prompt, output int64         // expected tokens of the prompt, and of the answer on average
 	needed         int64         // what it is charged with where its attempt is
 	reading        int64         // of that, what was not read before
 	since          time.Duration // arrival
@@ -357,6 +358,9 @@ func (c *Core) Tick(now time.Time) []Action {
 	if c.clock.now-c.relearned >= time.Second {
 		c.relearned = c.clock.now
 		c.relearn()
+	}
+	if c.patient() {
+		c.fadePlaces()
 	}
 	return c.admit()
 }

@@ -33,7 +33,27 @@ func (c *Core) leave(v *conversation, i int) {
 	v.away, v.left = true, c.clock.now
 	d.list = append(d.list, departure{v.key, c.clock.now})
 	if c.hold > 0 {
-		c.homes.keep(v, i, v.cached)
+		c.keepPlace(v, i, 0)
+	}
+}
+
+// keepWeight makes a place count whole until the chance of a return is below
+// 1/keepWeight. Its source is the same search as that of patience's constants.
+const keepWeight = 1.2
+
+// keepPlace keeps so much of v's place on replica i as it is likely to be taken up
+// again, after v has been away for so long.
+func (c *Core) keepPlace(v *conversation, i int, away time.Duration) {
+	chance := c.gaps.returns(time.Duration(float64(away-lateBy) / lateFactor))
+	c.homes.keep(v, i, int64(min(keepWeight*chance, 1)*float64(v.cached)))
+}
+
+// fadePlaces keeps less of each place as the chance of a return falls.
+func (c *Core) fadePlaces() {
+	for _, d := range c.departures.list[c.departures.next:] {
+		if v := c.departed(d); v != nil && v.keptAt != None {
+			c.keepPlace(v, int(v.keptAt), c.clock.now-d.at)
+		}
 	}
 }
 

@@ -4,10 +4,15 @@ import "math"
 
 // What fits on a replica is counted in KV tokens: the prefix that all
 // conversations share, once, and for each request in flight its prompt beyond
-// that prefix and the answer that it is likely to get.
+// that prefix and half of the answer that it is likely to get.
 
-// firstGuess is the length of an answer before the first one was counted.
-const firstGuess = 256
+const (
+	// firstGuess is the length of an answer before the first one was counted.
+	firstGuess = 256
+	// answerShare is how much of an answer is counted: those in flight on a replica
+	// are, on average, half written.
+	answerShare = 0.5
+)
 
 // measure sets what q is expected to need.
 func (c *Core) measure(q *request) {
@@ -24,6 +29,7 @@ func (c *Core) measure(q *request) {
 	if q.MaxOutput > 0 {
 		q.output = min(q.output, q.MaxOutput)
 	}
+	q.output = int64(answerShare * float64(q.output))
 }
 
 // shared is the prefix that a new conversation finds in any cache.

@@ -122,7 +122,8 @@ func (c *Core) learnTimes(q *request, o Outcome) {
 // every request because it takes some microseconds.
 func (c *Core) relearn() {
 	c.fitting = c.fewestPlaces()
-	c.hold = c.learned.gaps.hold(c.seconds(int64(c.learned.need.or(0))) * float64(c.fitting))
+	c.gaps = c.learned.gaps.sorted()
+	c.hold = c.gaps.hold(c.seconds(int64(c.learned.need.or(0))) * float64(c.fitting))
 }
 
 // throughput is the turns that end in a second, and half of what the replicas
@@ -203,19 +204,40 @@ func (w *gapWindow) add(gap time.Duration) {
 	w.seen++
 }
 
+// gaps are the sorted times of a window.
+type gaps []float64
+
+func (w *gapWindow) sorted() gaps {
+	return slices.Sorted(slices.Values(w.seconds[:min(w.seen, len(w.seconds))]))
+}
+
+// returns is the chance that a conversation which has been away for so long comes
+// back while a place may be kept for it.
+func (g gaps) returns(away time.Duration) float64 {
+	left, _ := slices.BinarySearch(g, away.Seconds())
+	late, _ := slices.BinarySearch(g, maxHold.Seconds())
+	if left >= late {
+		return 0
+	}
+	return float64(late-left) / float64(len(g)-left)
+}
+
+// Times are not exact, so a return may be later than those before by this much.
+const (
+	lateFactor = 1.25
+	lateBy     = 50 * time.Millisecond
+)
+
 // hold is the time for which keeping a place wins most: the chance of a return
 // within it, times what reading the conversation again would cost everybody on
 // its replica, less the time that the place lies idle. 0 when it never wins.
-//
-// A little is added, because times are not exact.
-func (w *gapWindow) hold(reread float64) time.Duration {
-	n := min(w.seen, len(w.seconds))
+func (g gaps) hold(reread float64) time.Duration {
+	n := len(g)
 	if n < 8 {
 		return 0
 	}
-	sorted := slices.Sorted(slices.Values(w.seconds[:n]))
 	best, most, sum := 0.0, 0.0, 0.0
-	for back, t := range sorted {
+	for back, t := range g {
 		if t > maxHold.Seconds() {
 			break
 		}
@@ -228,7 +250,7 @@ func (w *gapWindow) hold(reread float64) time.Duration {
 	if most == 0 {
 		return 0
 	}
-	return time.Duration((best*1.25 + 0.05) * float64(time.Second))
+	return time.Duration(best*lateFactor*float64(time.Second)) + lateBy
 }
 
 // prefixWindow holds the cached tokens of the latest first turns.
