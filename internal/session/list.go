@@ -57,16 +57,16 @@ func (q Query) takes(r *row) bool {
 		(q.Parent == Key{} || q.Parent == r.parent)
 }
 
-// listed is a row with what a list compares.
+// listed is what a list compares of a row.
 type listed struct {
 	value int64
-	Conversation
+	key   Key
 }
 
 // before is the order of lists: by value, then by key, so that pages neither
 // skip nor repeat what did not change between them.
 func before(a, b listed) int {
-	return cmp.Or(cmp.Compare(b.value, a.value), bytes.Compare(a.Key[:], b.Key[:]))
+	return cmp.Or(cmp.Compare(b.value, a.value), bytes.Compare(a.key[:], b.key[:]))
 }
 
 // Conversations returns a page of the table and the cursor of the next one, empty
@@ -93,26 +93,25 @@ func (t *Table) Conversations(q Query) (page []Conversation, next string, err er
 	cut := func(n int) {
 		slices.SortFunc(top, before)
 		// A row that moved during the walk may have been met twice.
-		top = slices.CompactFunc(top, func(a, b listed) bool { return a.Key == b.Key })
+		top = slices.CompactFunc(top, func(a, b listed) bool { return a.key == b.key })
 		if len(top) >= n {
 			top = top[:n]
-			worst = &listed{top[n-1].value, Conversation{Key: top[n-1].Key}}
+			worst = new(top[n-1])
 		}
 	}
 	each := func(r *row) {
 		if !q.takes(r) {
 			return
 		}
-		l := listed{value(r), Conversation{Key: r.key}}
+		l := listed{value(r), r.key}
 		if after != nil && before(l, *after) <= 0 || worst != nil && before(l, *worst) >= 0 {
 			return
 		}
-		l.Conversation = r.copy()
 		top = append(top, l)
 	}
 	t.walk(each, func() {
 		if q.Keep != nil {
-			fresh := slices.DeleteFunc(top[kept:], func(l listed) bool { return !q.Keep(l.Key) })
+			fresh := slices.DeleteFunc(top[kept:], func(l listed) bool { return !q.Keep(l.key) })
 			top = top[:kept+len(fresh)]
 		}
 		if len(top) >= 4*limit {
@@ -125,9 +124,13 @@ func (t *Table) Conversations(q Query) (page []Conversation, next string, err er
 		top = top[:limit]
 		next = cursor(top[limit-1])
 	}
-	page = make([]Conversation, len(top))
-	for i := range top {
-		page[i] = top[i].Conversation
+	page = make([]Conversation, 0, len(top))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range top {
+		if r := t.rows[l.key]; r != nil { // not gone since the walk
+			page = append(page, r.copy())
+		}
 	}
 	return page, next, nil
 }
@@ -192,7 +195,7 @@ func (r *row) copy() Conversation {
 // cursor writes where a page ends.
 func cursor(l listed) string {
 	b := binary.BigEndian.AppendUint64(nil, uint64(l.value))
-	return hex.EncodeToString(append(b, l.Key[:]...))
+	return hex.EncodeToString(append(b, l.key[:]...))
 }
 
 func parseCursor(s string) (*listed, error) {
@@ -200,5 +203,5 @@ func parseCursor(s string) (*listed, error) {
 	if err != nil || len(b) != 8+len(Key{}) {
 		return nil, fmt.Errorf("cursor %.40q: not one that this list gave", s)
 	}
-	return &listed{int64(binary.BigEndian.Uint64(b)), Conversation{Key: Key(b[8:])}}, nil
+	return &listed{int64(binary.BigEndian.Uint64(b)), Key(b[8:])}, nil
 }

@@ -1,16 +1,23 @@
 //go:build unix
 
-package stats
+package stats_test
 
 import (
-	"context"
 	"fmt"
-	"math/rand/v2"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
-	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
+
+	"lmwarden/internal/pool"
+	"lmwarden/internal/routing"
+	"lmwarden/internal/session"
+	"lmwarden/internal/stats"
+	"lmwarden/internal/web"
 )
 
 // large turns the test on; its value is the number of requests, or 1 for ten
@@ -18,8 +25,8 @@ import (
 const large = "LMWARDEN_LARGE_HISTORY"
 
 // With 10,000,000 requests of 30 days, two models, eight replicas and six clients
-// each chart is there within 300 ms and the first page of a conversation within
-// 200 ms. What counts is the time that the process has on the CPU, since others
+// each chart is there within 300 ms, and each page of the console that shows some
+// within 200 ms. What counts is the time that the process has on the CPU, since others
 // may be busy on the machine.
 //
 //	LMWARDEN_LARGE_HISTORY=1 go test -run TestALargeHistory -v -timeout 20m ./internal/stats
@@ -31,16 +38,7 @@ func TestALargeHistory(t *testing.T) {
 	case n == 1:
 		n = 10_000_000
 	}
-	path := filepath.Join(t.TempDir(), "history.db")
-	s := open(t, path, func(o *Options) { o.MaxBytes = 1 << 40 })
-	began := time.Now()
-	fillRequests(t, s, n)
-	fillSums(t, s)
-	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%d requests in %v, %d MB", n, time.Since(began).Round(time.Second), info.Size()>>20)
+	s, noon := stats.Large(t, n)
 
 	ctx := t.Context()
 	within := func(most time.Duration, what string, ask func() (int, error)) {
@@ -54,12 +52,27 @@ func TestALargeHistory(t *testing.T) {
 		}
 	}
 	const chart, page = 300 * time.Millisecond, 200 * time.Millisecond
+	for _, path := range []string{
+		"/", "/models/model-0", "/conversations/" + heavy,
+		"/stats", "/stats?range=7d&group=replica", "/stats?range=30d&group=client", "/stats?range=300d",
+		"/stats?measure=requests&range=24h&step=2m", "/stats?measure=ttfb&range=6h&step=30s&group=client", "/stats?measure=errors&range=30d",
+	} {
+		console := console(t, s, noon) // none has kept an answer
+		within(page, "page     "+path, func() (int, error) {
+			w := httptest.NewRecorder()
+			console.ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1:8101"+path, nil))
+			if w.Code != http.StatusOK {
+				return 0, fmt.Errorf("status %d", w.Code)
+			}
+			return w.Body.Len(), nil
+		})
+	}
 	for _, text := range []string{
 		"range=1h", "range=6h", "range=24h", "range=7d", "range=30d",
 		"range=6h&step=10s", "range=24h&step=1m", "range=7d&step=10m", "range=30d&step=1h", "range=300d",
 	} {
 		for _, group := range []string{"none", "replica", "client"} {
-			q := query(t, text+"&group="+group)
+			q := query(t, noon, text+"&group="+group)
 			within(chart, "tokens   "+text+" "+group, func() (int, error) {
 				c, err := s.Tokens(ctx, q)
 				return len(c.Series), err
@@ -69,18 +82,74 @@ func TestALargeHistory(t *testing.T) {
 				return len(c.Series), err
 			})
 		}
-		q := query(t, text+"&model=model-0")
+		q := query(t, noon, text+"&model=model-0")
 		within(chart, "replicas "+text, func() (int, error) { r, err := s.Replicas(ctx, q); return len(r), err })
 		within(chart, "clients  "+text, func() (int, error) { r, err := s.Clients(ctx, q); return len(r), err })
 		within(chart, "shifts   "+text, func() (int, error) { r, err := s.Shifts(ctx, q); return len(r), err })
 		within(chart, "ledger   "+text, func() (int, error) { r, err := s.Ledger(ctx, q); return len(r), err })
 	}
 	within(chart, "recent", func() (int, error) { r, err := s.Recent(ctx, "model-0", 500); return len(r), err })
-	within(page, "turns", func() (int, error) { r, _, err := s.Turns(ctx, "c-000000000007", 100, 0); return len(r), err })
-	within(page, "turns of a heavy conversation", func() (int, error) {
-		r, _, err := s.Turns(ctx, "c-0000000003e8", 1000, 0)
+	within(chart, "turns", func() (int, error) { r, _, err := s.Turns(ctx, "c-000000000007", 100, 0); return len(r), err })
+	within(chart, "turns of a heavy conversation", func() (int, error) {
+		r, _, err := s.Turns(ctx, heavy, 1000, 0)
 		return len(r), err
 	})
+}
+
+// heavy is a conversation with one in a hundred of all requests.
+const heavy = "c-0000000003e8"
+
+// console makes pages of a history, of two models with eight replicas and of the
+// heavy conversation.
+func console(t *testing.T, s *stats.Store, now time.Time) http.Handler {
+	t.Helper()
+	var pools []web.Pool
+	for _, name := range []string{"model-0", "model-1"} {
+		p := idle{view: pool.View{Name: name, ServedName: name, Routing: routing.View{Policy: "affinity"}}}
+		for i := range 8 {
+			p.view.Replicas = append(p.view.Replicas, pool.ReplicaView{Rank: i, ReplicaView: routing.ReplicaView{State: routing.Ready}})
+		}
+		pools = append(pools, p)
+	}
+	h, err := web.New(web.Options{
+		Pools: func() []web.Pool { return pools }, Conversations: one{}, History: s, Metrics: http.NotFoundHandler(),
+		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// idle is a pool that shows its replicas and can do nothing.
+type idle struct {
+	web.Pool
+	view pool.View
+}
+
+func (p idle) View() pool.View                 { return p.view }
+func (idle) Receipts(int) []pool.Receipt       { return nil }
+func (idle) Home(session.Key) (web.Home, bool) { return web.Home{}, false }
+
+// one is a table with the heavy conversation.
+type one struct{}
+
+func (one) Conversations(session.Query) ([]session.Conversation, string, error) { return nil, "", nil }
+func (one) Find(name string) (session.Conversation, bool) {
+	return session.Conversation{Name: name, Model: "model-0", Turns: 100_000}, name == heavy
+}
+
+func query(t *testing.T, now time.Time, text string) stats.Query {
+	t.Helper()
+	v, err := url.ParseQuery(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := stats.ParseQuery(v, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
 }
 
 // onCPU is how long the process has been on the CPU.
@@ -91,109 +160,4 @@ func onCPU(t *testing.T) time.Duration {
 		t.Fatal(err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-const (
-	largeDays                                = 30
-	largeModels, largeReplicas, largeClients = 2, 8, 6
-)
-
-// fillRequests writes n requests of 30 days by SQL alone. One in a hundred is of
-// the conversation 1000.
-func fillRequests(t *testing.T, s *running, n int) {
-	t.Helper()
-	first := turn(noon)
-	first.Model, first.Client = "model-0", "client-0"
-	second := turn(noon)
-	second.Model, second.Client, second.Cause, second.Reason = "model-1", "client-1", "evicted", "moved"
-	add(t, s, first, second) // for their words
-	for i := range largeClients {
-		r := turn(noon)
-		r.Client = fmt.Sprint("client-", i)
-		add(t, s, r)
-	}
-	const chunk = 500_000
-	for from := 0; from < n; from += chunk {
-		if _, err := s.writable().write.ExecContext(context.Background(), `
-			WITH RECURSIVE i(i) AS (SELECT ? UNION ALL SELECT i + 1 FROM i WHERE i + 1 < ?)
-			INSERT INTO requests (ended, model, replica, conversation, client, reason, why, outcome, ttfb, duration, prompt, cached, completion)
-			SELECT ? + i * ? / ?, (SELECT id FROM words WHERE word = 'model-0') , i % 8, iif(i % 100 = 0, 1000, i % 200000), (SELECT id FROM words WHERE word = 'client-1'),
-				(SELECT id FROM words WHERE word = 'stayed'), (SELECT id FROM words WHERE word = ''), (SELECT id FROM words WHERE word = 'ok'),
-				100000 + i % 1000, 5000000 + i % 1000, 20000 + i % 5000, 18000, 200 + i % 100 FROM i`,
-			from, min(from+chunk, n), noon.Add(-largeDays*day).UnixMilli(), (largeDays * day).Milliseconds(), n); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// fillSums writes full sums of 30 days, with sketches of as many requests as ten
-// million have in a step.
-func fillSums(t *testing.T, s *running) {
-	t.Helper()
-	db := s.writable()
-	random := rand.New(rand.NewPCG(1, 2))
-	words, err := db.allWords(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	number := map[string]int64{}
-	for id, w := range words {
-		number[w] = id
-	}
-	for res, r := range resolutions {
-		var sketches [16][]byte
-		for i := range sketches {
-			var k sketch
-			for range max(10_000_000*int(r.step/time.Second)/int(largeDays*day/time.Second)/largeModels, 1) {
-				k.add(time.Duration(float64(200*time.Millisecond) * random.ExpFloat64()))
-			}
-			sketches[i] = k.encoded()
-		}
-		tx, err := db.write.Begin()
-		if err != nil {
-			t.Fatal(err)
-		}
-		keep := min(largeDays*day, r.keep)
-		if r.keep == 0 {
-			keep = largeDays * day
-		}
-		exec := func(query string, args ...any) {
-			if _, err := tx.Exec(query, args...); err != nil {
-				t.Fatal(err)
-			}
-		}
-		stmt, sample := tx.Stmt(db.insert.sums[res].add), tx.Stmt(db.insert.sums[res].sample)
-		for at := floor(noon.Add(-keep), r.step); at.Before(noon); at = at.Add(r.step) {
-			for m := range largeModels {
-				model := number[fmt.Sprint("model-", m)]
-				put := func(d dimension, member int64) {
-					k := sketches[random.IntN(len(sketches))]
-					if _, err := stmt.Exec(int(d), at.UnixMilli(), model, member, 40, 39, 0, 1, 0, 0, 2, 36, 1, 1, 700_000, 100_000, 0, 9000, k, k); err != nil {
-						t.Fatal(err)
-					}
-				}
-				put(ofAll, 0)
-				for i := range int64(largeReplicas) {
-					put(ofReplica, i)
-					if _, err := sample.Exec(at.UnixMilli(), model, i, 1, 4, 9, 1, 3, 1, 1, 0.7); err != nil {
-						t.Fatal(err)
-					}
-				}
-				for i := range largeClients {
-					put(ofClient, number[fmt.Sprint("client-", i)])
-				}
-				switch r.step {
-				case shiftStep:
-					exec(sqlShift, at.UnixMilli(), model, number["moved"], number[""], random.IntN(8), random.IntN(8), 1)
-				case time.Hour:
-					for i := range largeReplicas {
-						exec(sqlCause, at.UnixMilli(), model, i, number["evicted"], 3, 50_000)
-					}
-				}
-			}
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
-	}
 }

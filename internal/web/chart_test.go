@@ -77,3 +77,14 @@ func TestRoundAxis(t *testing.T) {
 		}
 	}
 }
+
+func TestAPageDrawsSoManyColumns(t *testing.T) {
+	h := newHandler(t, nil, []Pool{box()}, full(t))
+	for path, status := range map[string]int{
+		"/stats?range=2h&step=10s": 200, "/stats?range=6h&step=10s": 400, "/stats?range=6h&step=auto": 200, "/api/stats/tokens?range=6h&step=10s": 200,
+	} {
+		if w := call(h, "GET", path, ""); w.Code != status {
+			t.Errorf("%s: %d, want %d", path, w.Code, status)
+		}
+	}
+}

@@ -141,7 +141,7 @@ func talk(p *fakePool) fakeTable {
 }
 
 // newHandler serves pools; options change what it is made from.
-func newHandler(t *testing.T, table fakeTable, pools []Pool, options ...func(*Options)) *Handler {
+func newHandler(t testing.TB, table fakeTable, pools []Pool, options ...func(*Options)) *Handler {
 	t.Helper()
 	o := Options{
 		Pools:         func() []Pool { return pools },

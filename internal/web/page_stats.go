@@ -59,7 +59,13 @@ var chartSteps = [...]time.Duration{
 func (h *Handler) chartQuery(v url.Values) (stats.Query, error) {
 	now := h.o.Now().UTC()
 	q, err := stats.ParseQuery(v, now)
-	if err != nil || v.Get("step") != "" {
+	if err != nil {
+		return q, err
+	}
+	if columns := int(q.To.Sub(q.From) / q.Step); v.Get("step") != "" {
+		if columns > mostColumns {
+			err = fmt.Errorf("step %q: the range has %d of them and a page draws at most %d; /api/stats has them all", v.Get("step"), columns, mostColumns)
+		}
 		return q, err
 	}
 	const most = 120
@@ -76,6 +82,11 @@ func (h *Handler) chartQuery(v url.Values) (stats.Query, error) {
 	}
 	return q, nil
 }
+
+// mostColumns is what a drawing takes when its step was asked for: more than one
+// can tell apart. Each column is there for the cursor and in the table, in each of
+// the drawings of a group.
+const mostColumns = 720
 
 func (h *Handler) statsPage(w http.ResponseWriter, r *http.Request) {
 	v := r.URL.Query()
