@@ -24,6 +24,8 @@ type simulateCommand struct {
 	RoundTrip      time.Duration `default:"220ms" placeholder:"TIME" help:"From the client to the gateway and back (${default})."`
 	SpillThreshold int           `placeholder:"N" help:"Requests in flight that make a home full (default: automatic)."`
 	Patience       time.Duration `placeholder:"TIME" help:"How long a request waits until the policy patience keeps a replica for it (default: automatic)."`
+	Scrape         time.Duration `default:"1s" placeholder:"TIME" help:"How often the gateway looks at the engines (${default})."`
+	EstimateError  float64       `placeholder:"SHARE" help:"How far off its estimates of prompts are, as in 0.2 (default: exact)."`
 	Engine         engineFlags   `embed:""`
 
 	Kill         []string `placeholder:"REPLICA@TIME[+TIME]" sep:"none" help:"A replica's server dies in each step, with all its replicas (see --servers), and returns with empty caches after the second time, or with the next step; repeatable, as in 1@60s+30s."`
@@ -46,6 +48,7 @@ func (c simulateCommand) Run(ctx context.Context, io app.IO) error {
 	return app.Simulate(ctx, io, app.SimulateOptions{
 		Protocol: c.Protocol.options(len(c.Trace) > 0), Workload: c.Workload.options(), Trace: c.Trace, MaxThink: c.MaxThink, Seed: c.Protocol.Seed, Seeds: c.Seeds, Out: c.Out,
 		Replicas: c.Replicas, Servers: c.Servers, APIServers: c.APIServers, RoundTrip: c.RoundTrip, SpillThreshold: c.SpillThreshold, Patience: c.Patience,
+		ScrapeEvery: c.Scrape, EstimateError: c.EstimateError,
 		Preset: c.Engine.Preset, Adjust: c.Engine.adjust, Kill: c.Kill, Slow: c.Slow, DrainReplica: c.DrainReplica, Published: c.Published,
 	})
 }

@@ -48,6 +48,9 @@ type SimulateOptions struct {
 	SpillThreshold int
 	// Patience 0 is automatic.
 	Patience     time.Duration
+	// ScrapeEvery and EstimateError are as in bench.Box.
+	ScrapeEvery   time.Duration
+	EstimateError float64
 	Kill, Slow   []string // as bench.ParseIncident reads them
 	DrainReplica []string
 	// Published prints the published table beside its simulated arms, which are run
@@ -77,7 +80,8 @@ func Simulate(ctx context.Context, io IO, o SimulateOptions) error {
 	s := bench.Simulation{
 		Workload: o.Workload, Protocol: o.Protocol, Seed: o.Seed, Seeds: o.Seeds,
 		Box: bench.Box{
-			Preset: o.Preset, Engine: params, Servers: o.Servers, APIServers: o.APIServers, RoundTrip: o.RoundTrip, SpillThreshold: o.SpillThreshold, Patience: o.Patience, Incidents: incidents,
+			Preset: o.Preset, Engine: params, Servers: o.Servers, APIServers: o.APIServers, RoundTrip: o.RoundTrip, SpillThreshold: o.SpillThreshold, Patience: o.Patience,
+			ScrapeEvery: o.ScrapeEvery, EstimateError: o.EstimateError, Incidents: incidents,
 		},
 	}
 	if len(o.Trace) > 0 {

@@ -73,6 +73,7 @@ const (
 	idAnswer
 	idText  // of a trace
 	idBlock // of a trace
+	idEstimate
 )
 
 // Endless implements Workload.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -41,8 +42,19 @@ func (v *virtual) arrive(f *flight) {
 	v.tokenize(f)
 	v.apply(v.router.Arrive(v.wall(), routing.Request{
 		ID: f.id, Key: routingKey(f.request.Session), Parent: routingKey(f.request.Parent),
-		Pin: routing.None, Tokens: int64(len(f.sequence.Prompt)),
+		Pin: routing.None, Tokens: v.estimate(f),
 	}))
+}
+
+// estimate is what the gateway takes for the length of a prompt.
+func (v *virtual) estimate(f *flight) int64 {
+	tokens := float64(len(f.sequence.Prompt))
+	if off := v.box.EstimateError; off > 0 {
+		const least = 0.1 // of the prompt, however far off
+		rng := rand.New(rand.NewPCG(v.seed, contentID(idEstimate, uint64(f.id))))
+		tokens *= max(1+off*rng.NormFloat64(), least)
+	}
+	return int64(tokens)
 }
 
 // tokenize makes the sequence of a turn, from that of the turn before where there

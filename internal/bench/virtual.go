@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -29,6 +30,12 @@ type Box struct {
 	SpillThreshold int
 	// Patience is that of the policy patience; 0 is automatic.
 	Patience time.Duration
+	// ScrapeEvery is how often the gateway looks at the engines; 0 means once a
+	// second.
+	ScrapeEvery time.Duration
+	// EstimateError is how far off the gateway's estimates of prompts are: the
+	// standard deviation, as a share of the prompt, of each request anew.
+	EstimateError float64
 	// Incidents happen in each step.
 	Incidents []Incident
 }
@@ -47,6 +54,10 @@ func (b Box) Validate() error {
 		return fmt.Errorf("round trip of %v: it cannot be negative", b.RoundTrip)
 	case b.Patience < 0:
 		return fmt.Errorf("patience of %v: give a time, or 0 for automatic", b.Patience)
+	case b.ScrapeEvery < 0:
+		return fmt.Errorf("a scrape every %v: give a time, or 0 for once a second", b.ScrapeEvery)
+	case !(b.EstimateError >= 0 && b.EstimateError <= 1):
+		return fmt.Errorf("estimates off by a share of %v: give 0 to 1", b.EstimateError)
 	case b.SpillThreshold < 0:
 		return fmt.Errorf("spill threshold of %d: give at least 1, or 0 for automatic", b.SpillThreshold)
 	}
@@ -73,16 +84,17 @@ func (b Box) settings() any {
 		RoundTripS float64          `json:"round_trip_s"`
 		Spill      int              `json:"spill_threshold"` // 0 is automatic
 		PatienceS  float64          `json:"patience_s"`      // 0 is automatic
+		ScrapeS    float64          `json:"scrape_s"`
+		Error      float64          `json:"estimate_error"`
 		Incidents  []Incident       `json:"incidents,omitempty"`
-	}{"virtual time", b.Preset, b.Engine, b.Replicas, b.servers(), b.apiServers(), b.RoundTrip.Seconds(), b.SpillThreshold, b.Patience.Seconds(), b.Incidents}
+	}{"virtual time", b.Preset, b.Engine, b.Replicas, b.servers(), b.apiServers(), b.RoundTrip.Seconds(), b.SpillThreshold, b.Patience.Seconds(),
+		b.scrapeEvery().Seconds(), b.EstimateError, b.Incidents}
 }
 
-const (
-	// scrapeEvery is how often the gateway looks at the engines.
-	scrapeEvery = time.Second
-	// tickEvery is how often it lets the router look at what waits.
-	tickEvery = 100 * time.Millisecond
-)
+func (b Box) scrapeEvery() time.Duration { return cmp.Or(b.ScrapeEvery, time.Second) }
+
+// tickEvery is how often the gateway lets the router look at what waits.
+const tickEvery = 100 * time.Millisecond
 
 // virtual is a Box in virtual time.
 type virtual struct {
@@ -271,7 +283,7 @@ func (v *virtual) scrape() {
 		v.tellStates()
 		v.observe()
 	}
-	v.After(scrapeEvery, v.scrape)
+	v.After(v.box.scrapeEvery(), v.scrape)
 }
 
 // tick lets the router's time pass, now and every so often.

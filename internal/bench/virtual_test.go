@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"lmwarden/internal/enginesim"
 	"lmwarden/internal/routing"
 )
 
@@ -376,6 +377,44 @@ func BenchmarkPublishedProtocol(b *testing.B) {
 	for b.Loop() {
 		if _, err := Simulate(context.Background(), s, nil); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+func TestEstimatesAreOffByWhatIsSaid(t *testing.T) {
+	f := &flight{}
+	f.sequence.Prompt = make([]enginesim.Token, 10_000)
+	box := Box{Engine: mustPreset(t, "tiny-fast"), Replicas: 1}
+	if got := newTestBox(t, box, 1).estimate(f); got != 10_000 {
+		t.Errorf("without an error the estimate is %d, want 10000", got)
+	}
+	box.EstimateError = 0.2
+	v := newTestBox(t, box, 1)
+	const n = 4000
+	sum, squares := 0.0, 0.0
+	for i := range n {
+		f.id = routing.RequestID(i)
+		off := float64(v.estimate(f))/10_000 - 1
+		sum, squares = sum+off, squares+off*off
+	}
+	if mean, spread := sum/n, math.Sqrt(squares/n); math.Abs(mean) > 0.01 || math.Abs(spread-0.2) > 0.01 {
+		t.Errorf("estimates are off by %.3f with a spread of %.3f, want 0 and 0.2", mean, spread)
+	}
+}
+
+// The gateway hears of a replica's requests with the next scrape.
+func TestTheGatewayLooksAsOftenAsIsSaid(t *testing.T) {
+	for _, every := range []time.Duration{0, 5 * time.Second} {
+		v := newTestBox(t, Box{Engine: mustPreset(t, "tiny-fast"), Replicas: 1, ScrapeEvery: every}, 1)
+		if err := v.Switch("affinity", false); err != nil {
+			t.Fatal(err)
+		}
+		if err := v.Run(context.Background(), 12*time.Second, func() bool { return false }); err != nil {
+			t.Fatal(err)
+		}
+		last := v.core.View(v.wall()).Replicas[0].Observed
+		if ago, want := v.wall().Sub(last), 12*time.Second%v.box.scrapeEvery(); ago != want {
+			t.Errorf("every %v: last looked %v ago, want %v", every, ago, want)
 		}
 	}
 }
