@@ -92,32 +92,49 @@ func Unreachable(err error) bool {
 	return false
 }
 
-// Discover asks a server what it serves. A server whose metrics page is missing,
-// unreadable or not there in time is of kind "unknown" with one rank; that is no
-// error. Errors name the URL, what it answered, and the remedy.
+// Discover asks a server what it serves. Its kind is that of its metrics page,
+// else the one that its model list names. A server whose page is missing,
+// unreadable or not there in time has one rank; that is no error. Errors name the
+// URL, what it answered, and the remedy.
 func Discover(ctx context.Context, client *http.Client, base *url.URL, key string) (Info, error) {
 	p := prober{client: client, base: base, key: key}
-	info := Info{Kind: "unknown", Ranks: 1, PrefixCaching: true}
+	info := Info{Ranks: 1, PrefixCaching: true}
+	var owner string
 	var err error
-	if info.Models, err = p.models(ctx); err != nil {
+	if info.Models, owner, err = p.models(ctx); err != nil {
 		return Info{}, err
 	}
-	if info.Version, err = p.version(ctx); err != nil {
-		return Info{}, err
-	}
-	page, err := p.metrics(ctx, info.Models)
+	k := kindOwning(owner)
+	half, cancel := halfOf(ctx)
+	defer cancel()
+	page, err := p.metrics(half, info.Models)
 	switch {
 	case err == nil:
 		info.learn(page)
+		k = kindOf(page.Kind)
 	case Unreachable(err) || errors.Is(err, context.Canceled):
+		return Info{}, err
+	}
+	info.Kind = k.name
+	if err := k.about(ctx, p, &info); err != nil {
 		return Info{}, err
 	}
 	return info, nil
 }
 
+// halfOf ends when half of what ctx has is over, so that a page which does not
+// come leaves time for what is asked after it.
+func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, limited := ctx.Deadline()
+	if !limited {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(end)/2)
+}
+
 // learn takes over what a metrics page says.
 func (i *Info) learn(p Page) {
-	i.Kind, i.HasMetrics = "vllm", true
+	i.HasMetrics = true
 	i.Ranks = len(p.Samples)
 	i.BlockSize = p.BlockSize
 	i.CapacityTokens = p.Samples[0].CapacityTokens
@@ -172,14 +189,15 @@ func explain(err error) error {
 	return err
 }
 
-func (p prober) models(ctx context.Context) ([]Model, error) {
+// models also returns who the list says owns the first model: the engine.
+func (p prober) models(ctx context.Context) (models []Model, owner string, err error) {
 	const path = "/v1/models"
 	status, body, err := p.get(ctx, path)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if status != http.StatusOK {
-		return nil, fmt.Errorf("%s: %d %s: %s", p.url(path), status, http.StatusText(status), remedy(status, p.key))
+		return nil, "", fmt.Errorf("%s: %d %s: %s", p.url(path), status, http.StatusText(status), remedy(status, p.key))
 	}
 	var list struct {
 		Data []struct {
@@ -187,6 +205,7 @@ func (p prober) models(ctx context.Context) ([]Model, error) {
 			Root        string      `json:"root"`
 			Parent      string      `json:"parent"`
 			MaxModelLen json.Number `json:"max_model_len"`
+			Owner       string      `json:"owned_by"`
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
@@ -194,9 +213,8 @@ func (p prober) models(ctx context.Context) ([]Model, error) {
 		if bytes.HasPrefix(bytes.TrimSpace(body), []byte("<")) {
 			what = "a web page instead of an engine's model list"
 		}
-		return nil, fmt.Errorf("%s: 200, but %s: check the engine URL: %w", p.url(path), what, err)
+		return nil, "", fmt.Errorf("%s: 200, but %s: check the engine URL: %w", p.url(path), what, err)
 	}
-	var models []Model
 	for _, m := range list.Data {
 		if m.ID == "" {
 			continue
@@ -204,13 +222,16 @@ func (p prober) models(ctx context.Context) ([]Model, error) {
 		if m.Root == "" {
 			m.Root = m.ID
 		}
+		if owner == "" {
+			owner = m.Owner
+		}
 		length, _ := m.MaxModelLen.Int64() // 0 when absent
 		models = append(models, Model{ID: m.ID, Root: m.Root, Parent: m.Parent, MaxModelLen: max(length, 0)})
 	}
 	if len(models) == 0 {
-		return nil, fmt.Errorf("%s: 200, but it names no model: check the engine URL, or whether the engine has loaded one", p.url(path))
+		return nil, "", fmt.Errorf("%s: 200, but it names no model: check the engine URL, or whether the engine has loaded one", p.url(path))
 	}
-	return models, nil
+	return models, owner, nil
 }
 
 // remedy says what to do about a refused model list.
@@ -231,23 +252,6 @@ func remedy(status int, key string) string {
 	return "check the engine URL"
 }
 
-// version is empty when the engine does not tell one. That it did not answer at
-// all is an error: a version that is taken for unknown costs the rank header on
-// some routes until the engine restarts.
-func (p prober) version(ctx context.Context) (string, error) {
-	status, body, err := p.get(ctx, "/version")
-	if err != nil {
-		return "", err
-	}
-	var v struct {
-		Version string `json:"version"`
-	}
-	if status != http.StatusOK || json.Unmarshal(body, &v) != nil {
-		return "", nil
-	}
-	return v.Version, nil
-}
-
 // errNoPage says that the server has no metrics page at all.
 var errNoPage = errors.New("no metrics page")
 
@@ -258,8 +262,8 @@ func (p prober) metrics(ctx context.Context, models []Model) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	if status == http.StatusNotFound {
-		return Page{}, fmt.Errorf("%s: 404: %w", p.url(path), errNoPage)
+	if status == http.StatusNotFound || status == http.StatusNotImplemented {
+		return Page{}, fmt.Errorf("%s: %d: %w", p.url(path), status, errNoPage)
 	}
 	if status != http.StatusOK {
 		return Page{}, fmt.Errorf("%s: %d %s", p.url(path), status, http.StatusText(status))
@@ -275,17 +279,21 @@ func (p prober) metrics(ctx context.Context, models []Model) (Page, error) {
 	return page, nil
 }
 
-// health asks /health. An engine without that route is up when it says so.
-func (p prober) health(ctx context.Context) (Health, error) {
-	const path = "/health"
-	status, _, err := p.get(ctx, path)
+// health asks whether the server can serve. An engine without that route is up
+// when it says so.
+func (p prober) health(ctx context.Context, k *kind) (Health, error) {
+	status, body, err := p.get(ctx, k.health)
 	switch {
 	case err != nil && Unreachable(err):
 		return Down, err
 	case err != nil:
 		return Silent, err
 	case status/100 == 5:
-		return Down, fmt.Errorf("%s: %d %s: the engine says that it is dead", p.url(path), status, http.StatusText(status))
+		said := "the engine says that it is dead"
+		if bytes.Contains(body, []byte("Loading model")) { // llama-server
+			said = "the engine is loading its model"
+		}
+		return Down, fmt.Errorf("%s: %d %s: %s", p.url(k.health), status, http.StatusText(status), said)
 	}
 	return Up, nil
 }

@@ -1,6 +1,11 @@
 // Package engine knows engines: what a URL serves, how many ranks stand behind
-// it, how much they cache, and what their metrics pages say. vLLM is the first
-// kind. It reads and never routes; traffic flows whether or not a scrape works.
+// it, how much they cache, and what their metrics pages say. It reads and never
+// routes; traffic flows whether or not a scrape works.
+//
+// Where to look: discover.go asks a server, page.go reads metrics, watcher.go
+// keeps both up to date, rank.go knows which paths honour a rank. kind.go says
+// what may differ between engines, and vllm.go, sglang.go and llamacpp.go how it
+// does.
 package engine
 
 import "time"
@@ -8,13 +13,18 @@ import "time"
 // Info is what a URL serves, as discovered. The zero Info (Ranks is 0) stands
 // for a server that was not discovered yet.
 type Info struct {
-	Kind      string // "vllm", or "unknown" when only the API answers
+	// Kind is "vllm", "sglang" or "llama.cpp", or "unknown" when only the API is
+	// known.
+	Kind      string
 	Version   string // empty when not told
 	Models    []Model
 	Ranks     int // at least 1
 	BlockSize int // tokens, 0 when not told
 	// CapacityTokens is the KV cache of one rank, 0 when not told.
 	CapacityTokens int64
+	// Slots is how many requests one rank works on at once while others wait
+	// there, 0 when not told.
+	Slots int
 	// PrefixCaching is false when the engine says that it is off.
 	PrefixCaching bool
 	// HostTier is set when the host-memory KV tier is on.

@@ -18,6 +18,8 @@ var errNoMetrics = errors.New("no engine metrics on the page")
 
 // Page is a metrics page, as far as we know its metrics.
 type Page struct {
+	// Kind is the engine whose metrics these are, as in Info.Kind.
+	Kind string
 	// Samples has one entry per distinct engine label, in numeric order. The
 	// place in it is what the rank header takes: a node of a hybrid server
 	// labels its engines 4..7 and takes 0..3.
@@ -50,48 +52,18 @@ const (
 	prefixHitsOld
 	generationTokens
 	preemptions
+	// Two parts of promptTokens, of engines that do not tell the sum.
+	promptComputed
+	promptReused
+	capacityTokens
+	pageSize
 	slots // the number of slots that hold a value
 
+	byMode      // a label tells which slot it is
 	cacheConfig // a series whose labels are the information
 	startTime
 	unknown
 )
-
-// slotOf knows a metric by its name. Counters end in _total on every page of
-// vLLM; exporters between us and it may drop the ending.
-func slotOf(name []byte) slot {
-	switch string(name) {
-	case "vllm:num_requests_running":
-		return running
-	case "vllm:num_requests_waiting":
-		return waiting
-	case "vllm:kv_cache_usage_perc":
-		return kvUsed
-	case "vllm:gpu_cache_usage_perc":
-		return kvUsedOld
-	case "vllm:prompt_tokens_total", "vllm:prompt_tokens":
-		return promptTokens
-	case "vllm:prompt_tokens_cached_total", "vllm:prompt_tokens_cached":
-		return cachedTokens
-	case "vllm:prefix_cache_queries_total", "vllm:prefix_cache_queries":
-		return prefixQueries
-	case "vllm:gpu_prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries":
-		return prefixQueriesOld
-	case "vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits":
-		return prefixHits
-	case "vllm:gpu_prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits":
-		return prefixHitsOld
-	case "vllm:generation_tokens_total", "vllm:generation_tokens":
-		return generationTokens
-	case "vllm:num_preemptions_total", "vllm:num_preemptions":
-		return preemptions
-	case "vllm:cache_config_info":
-		return cacheConfig
-	case "process_start_time_seconds":
-		return startTime
-	}
-	return unknown
-}
 
 // row collects the values of one engine label under one model name.
 type row struct {
@@ -99,7 +71,14 @@ type row struct {
 	values        [slots]float64 // NaN where the page has none
 }
 
-// config is the cache_config_info series of one engine label.
+// series is one line of a page.
+type series struct {
+	what          slot
+	engine, model []byte
+	config        config
+}
+
+// config is vLLM's cache_config_info series of one engine label.
 type config struct {
 	engine                               string
 	blockSize, totalBlocks, perRankToken int64
@@ -107,6 +86,8 @@ type config struct {
 }
 
 type pageParser struct {
+	kind    *kind  // of the page, nil before the first metric of one
+	series  series // of the line that is being read
 	rows    []row
 	hint    int // where the next row is likely to be: pages list the engines in the same order
 	configs []config
@@ -140,33 +121,30 @@ func ParsePage(page []byte, models ...string) (Page, error) {
 // leave at the first or the second return.
 func (p *pageParser) line(line []byte) error {
 	line = skipBlanks(line)
-	if !bytes.HasPrefix(line, []byte("vllm:")) && !bytes.HasPrefix(line, []byte("process_start")) {
+	of := p.kindOf(line)
+	if of == nil && !bytes.HasPrefix(line, []byte("process_start")) {
 		return nil
 	}
 	name := line
 	if i := bytes.IndexAny(line, "{ \t"); i >= 0 {
 		name = line[:i]
 	}
-	what := slotOf(name)
-	if what == unknown {
+	s := &p.series
+	*s = series{what: unknown}
+	if of != nil {
+		s.what = of.slot(name)
+	} else if string(name) == "process_start_time_seconds" {
+		s.what = startTime
+	}
+	if s.what == unknown {
 		return nil
 	}
 	rest := skipBlanks(line[len(name):])
-
-	var engine, model []byte
-	var c config
 	if len(rest) > 0 && rest[0] == '{' {
 		var ok bool
 		rest, ok = scanLabels(rest[1:], func(label, value []byte) {
-			switch string(label) {
-			case "engine":
-				engine = value
-			case "model_name":
-				model = value
-			default:
-				if what == cacheConfig {
-					c.set(label, value)
-				}
+			if of != nil {
+				of.label(s, label, value)
 			}
 		})
 		if !ok {
@@ -177,22 +155,43 @@ func (p *pageParser) line(line []byte) error {
 	if !ok {
 		return fmt.Errorf("%s has a broken value", name)
 	}
+	if of != nil {
+		p.kind = of
+	}
 
-	switch what {
+	switch s.what {
 	case startTime:
 		p.start = value
 	case cacheConfig:
-		c.engine = string(engine)
-		p.configs = append(p.configs, c)
+		s.config.engine = string(s.engine)
+		p.configs = append(p.configs, s.config)
+	case byMode, unknown: // its labels say that it is none of ours
 	default:
-		r, err := p.row(engine, model)
+		r, err := p.row(s.engine, s.model)
 		if err != nil {
 			return err
 		}
-		r.add(what, value)
+		r.add(s.what, value)
 	}
 	if len(p.configs) > maxRanks {
 		return fmt.Errorf("more than %d series of %s", maxRanks, name)
+	}
+	return nil
+}
+
+// kindOf is the kind that a line is a metric of, nil for none. The first kind on
+// a page is the only one.
+func (p *pageParser) kindOf(line []byte) *kind {
+	if p.kind != nil {
+		if p.kind.measures(line) {
+			return p.kind
+		}
+		return nil
+	}
+	for _, k := range kinds {
+		if k.measures(line) {
+			return k
+		}
 	}
 	return nil
 }
@@ -232,26 +231,12 @@ func (r *row) add(s slot, v float64) {
 		if !math.IsNaN(old) {
 			v = max(v, old)
 		}
+	case s == pageSize && !math.IsNaN(old):
+		v = max(v, old)
 	case !math.IsNaN(old):
 		v = min(v+old, math.MaxFloat64)
 	}
 	r.values[s] = v
-}
-
-func (c *config) set(label, value []byte) {
-	switch string(label) {
-	case "block_size":
-		c.blockSize = positive(value)
-	case "num_gpu_blocks":
-		c.totalBlocks = positive(value)
-	case "kv_cache_size_tokens":
-		c.perRankToken = positive(value)
-	case "enable_prefix_caching":
-		c.prefixCachingOff = string(value) == "False"
-	case "kv_offloading_size":
-		// The back end's label says "native" even when the tier is off.
-		c.hostTier = string(value) != "None"
-	}
 }
 
 // positive reads a whole number; "None" and whatever else is not one is 0. The
@@ -274,7 +259,7 @@ func (p *pageParser) page(models []string) (Page, error) {
 	}
 
 	engines := p.engines()
-	out := Page{Samples: make([]Sample, len(engines)), PrefixCaching: true}
+	out := Page{Kind: p.kind.name, Samples: make([]Sample, len(engines)), PrefixCaching: true}
 	if p.start > 0 && !math.IsInf(p.start, 0) {
 		out.StartTime = p.start
 	}
@@ -291,6 +276,7 @@ func (p *pageParser) page(models []string) (Page, error) {
 			}
 		}
 		out.Samples[i] = merged.sample()
+		out.BlockSize = max(out.BlockSize, int(whole(merged.values[pageSize])))
 	}
 	for _, c := range p.configs {
 		out.BlockSize = int(c.blockSize)
@@ -342,13 +328,22 @@ func (r *row) sample() Sample {
 		Running:          v[running],
 		Waiting:          v[waiting],
 		KVUsed:           first(v[kvUsed], v[kvUsedOld], math.NaN()),
-		PromptTokens:     first(v[promptTokens], -1),
-		CachedTokens:     first(v[cachedTokens], -1),
+		PromptTokens:     first(v[promptTokens], min(v[promptComputed]+v[promptReused], math.MaxFloat64), v[promptComputed], -1),
+		CachedTokens:     first(v[cachedTokens], v[promptReused], -1),
 		PrefixQueries:    first(v[prefixQueries], v[prefixQueriesOld], -1),
 		PrefixHits:       first(v[prefixHits], v[prefixHitsOld], -1),
 		GenerationTokens: first(v[generationTokens], -1),
 		Preemptions:      first(v[preemptions], -1),
+		CapacityTokens:   whole(v[capacityTokens]),
 	}
+}
+
+// whole is a gauge of tokens, 0 when the page lacks it or nobody could mean it.
+func whole(v float64) int64 {
+	if !(v <= 1<<40) {
+		return 0
+	}
+	return int64(v)
 }
 
 // first is the first value that is a number, or the last one.

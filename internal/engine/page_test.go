@@ -78,7 +78,7 @@ func reference(t testing.TB, page []byte) Page {
 		}
 		return sum
 	}
-	out := Page{PrefixCaching: true}
+	out := Page{Kind: "vllm", PrefixCaching: true}
 	if f := families["process_start_time_seconds"]; f != nil {
 		out.StartTime = value(f.GetMetric()[0])
 	}
@@ -124,7 +124,7 @@ func TestRecordedPageUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Page{
-		BlockSize: 32, PrefixCaching: true, StartTime: 1.79597308591e+09,
+		Kind: "vllm", BlockSize: 32, PrefixCaching: true, StartTime: 1.79597308591e+09,
 		Samples: []Sample{
 			{Running: 35, Waiting: 109, KVUsed: 0.022431104464857965, PromptTokens: 171679, CachedTokens: 58624,
 				PrefixQueries: 172343, PrefixHits: 58624, GenerationTokens: 25591, CapacityTokens: 1048576},
@@ -301,12 +301,14 @@ func FuzzParsePage(f *testing.F) {
 	for _, page := range recordedPages(f) {
 		var known []byte
 		for line := range bytes.Lines(page) {
-			if name, _, _ := bytes.Cut(line, []byte("{")); slotOf(name) != unknown {
+			if name, _, _ := bytes.Cut(line, []byte("{")); vllmSlot(name) != unknown {
 				known = append(known, line...)
 			}
 		}
 		f.Add(known)
 	}
+	f.Add([]byte(fixture(f, "llamacpp/metrics-load.prom")))
+	f.Add([]byte(fixture(f, "sglang/two-ranks.prom")))
 	f.Add([]byte("vllm:num_requests_running{engine=\"a\\\"b\"} 1e3 5\nvllm:prompt_tokens_total NaN\n"))
 	f.Fuzz(func(t *testing.T, page []byte) {
 		got, err := ParsePage(page, "tiny")

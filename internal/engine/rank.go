@@ -5,33 +5,29 @@ import (
 	"time"
 )
 
-// rankPaths are the generation routes that read X-data-parallel-rank, with the
-// first vLLM version that does. Pooling, embeddings, scoring and audio never
-// do, nor does anything that is not a generation.
-var rankPaths = [...]struct {
+// rankPath is a generation route of an engine that has ranks, and the first
+// version that sends a request on it to the rank that X-Data-Parallel-Rank names.
+type rankPath struct {
 	path                string
 	major, minor, patch int
 	// assumed is what holds for an engine that does not tell its version.
 	assumed bool
-}{
-	{"/v1/chat/completions", 0, 11, 1, true},
-	{"/v1/chat/completions/batch", 0, 11, 1, true},
-	{"/v1/completions", 0, 11, 1, true},
-	{"/v1/messages", 0, 11, 1, true},
-	{"/inference/v1/generate", 0, 23, 0, true},
-	{"/v1/responses", 0, 33, 0, false},
+}
+
+func (r rankPath) honours(version string) bool {
+	if _, known := parseVersion(version); !known {
+		return r.assumed
+	}
+	return atLeast(version, r.major, r.minor, r.patch)
 }
 
 // HonoursRank reports whether an engine sends a request on this path to the
-// rank that the header X-data-parallel-rank names, by what is known of its
+// rank that the header X-Data-Parallel-Rank names, by what is known of its
 // version.
 func HonoursRank(info Info, path string) bool {
-	for _, r := range rankPaths {
+	for _, r := range kindOf(info.Kind).ranks {
 		if r.path == path {
-			if _, known := parseVersion(info.Version); !known {
-				return r.assumed
-			}
-			return atLeast(info.Version, r.major, r.minor, r.patch)
+			return r.honours(info.Version)
 		}
 	}
 	return false
@@ -40,8 +36,8 @@ func HonoursRank(info Info, path string) bool {
 // BlindPaths lists the generation routes on which HonoursRank is false.
 func BlindPaths(info Info) []string {
 	var paths []string
-	for _, r := range rankPaths {
-		if !HonoursRank(info, r.path) {
+	for _, r := range kindOf(info.Kind).ranks {
+		if !r.honours(info.Version) {
 			paths = append(paths, r.path)
 		}
 	}

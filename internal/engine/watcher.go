@@ -161,7 +161,7 @@ func (w *Watcher) scrape(ctx context.Context) Report {
 func (w *Watcher) look(ctx context.Context) (Health, *Page, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.o.Timeout)
 	defer cancel()
-	health, healthErr := w.probe.health(ctx)
+	health, healthErr := w.probe.health(ctx, kindOf(w.info.Kind))
 	if health == Down {
 		return Down, nil, healthErr
 	}
