@@ -47,12 +47,12 @@ type SimulateOptions struct {
 	// SpillThreshold 0 is automatic.
 	SpillThreshold int
 	// Patience 0 is automatic.
-	Patience     time.Duration
+	Patience time.Duration
 	// ScrapeEvery and EstimateError are as in bench.Box.
 	ScrapeEvery   time.Duration
 	EstimateError float64
-	Kill, Slow   []string // as bench.ParseIncident reads them
-	DrainReplica []string
+	Kill, Slow    []string // as bench.ParseIncident reads them
+	DrainReplica  []string
 	// Published prints the published table beside its simulated arms, which are run
 	// instead of those of Protocol.
 	Published bool
