@@ -19,6 +19,7 @@ import (
 
 	"lmwarden/internal/bench"
 	"lmwarden/internal/bench/results"
+	"lmwarden/internal/config"
 	"lmwarden/internal/enginesim"
 	"lmwarden/internal/enginesim/server"
 )
@@ -69,11 +70,28 @@ func (m *memory) engine(t *testing.T, address string, o server.Options) string {
 func benchBox(t *testing.T, m *memory, ranks int) (*testGateway, BenchOptions) {
 	t.Helper()
 	params := quarter(t)
-	cfg, err := demoConfig(m.engine(t, "127.0.0.1:8000", server.Options{Params: params, Replicas: ranks, Seed: 2}))
+	g := m.gateway(t, m.engine(t, "127.0.0.1:8000", server.Options{Params: params, Replicas: ranks, Seed: 2}), nil)
+	return g, BenchOptions{
+		Target: g.URL(), Admin: g.AdminURL(), Dialect: "anthropic",
+		Protocol: bench.Protocol{Arms: []string{"off", "affinity"}, Sessions: []int{8}, Step: 15 * time.Second},
+		Workload: quarterWorkload(), Seed: 1, Repeat: 1, Order: "given",
+		BytesPerToken: params.BytesPerToken, Speed: 1, Timeout: 10 * time.Minute, Out: filepath.Join(t.TempDir(), "out"),
+		dial: m.dial,
+	}
+}
+
+// gateway runs a gateway in memory until the test ends. change may adjust its
+// configuration.
+func (m *memory) gateway(t *testing.T, engine string, change func(*config.Config)) *testGateway {
+	t.Helper()
+	cfg, err := demoConfig(engine)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.Models[0].Name = testModel
+	if change != nil {
+		change(cfg)
+	}
 	g := &testGateway{t: t, log: &testLog{}, client: &http.Client{Transport: &http.Transport{DialContext: m.dial}}}
 	if g.Gateway, err = newGateway(cfg, slog.New(slog.NewJSONHandler(g.log, nil)), m.dial); err != nil {
 		t.Fatal(err)
@@ -82,13 +100,7 @@ func benchBox(t *testing.T, m *memory, ranks int) (*testGateway, BenchOptions) {
 		t.Fatal(err)
 	}
 	t.Cleanup(g.close)
-	return g.awaitReady(), BenchOptions{
-		Target: g.URL(), Admin: g.AdminURL(), Dialect: "anthropic",
-		Protocol: bench.Protocol{Arms: []string{"off", "affinity"}, Sessions: []int{8}, Step: 15 * time.Second},
-		Workload: quarterWorkload(), Seed: 1, Repeat: 1, Order: "given",
-		BytesPerToken: params.BytesPerToken, Speed: 1, Timeout: 10 * time.Minute, Out: filepath.Join(t.TempDir(), "out"),
-		dial: m.dial,
-	}
+	return g.awaitReady()
 }
 
 // bench runs a measurement and returns its results and what was printed.
