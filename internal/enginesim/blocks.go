@@ -39,7 +39,8 @@ type blockPool struct {
 	buckets []blockID
 	// gains counts what can help a prompt that did not fit: blocks that came back to
 	// the free list, and blocks in use that became findable.
-	gains int64
+	gains  int64
+	events *kvEvents
 }
 
 func newBlockPool(n int) *blockPool {
@@ -114,6 +115,7 @@ func (p *blockPool) forget(id blockID) {
 		return
 	}
 	b.hashed = false
+	p.events.removed(b.hash)
 	at := p.bucket(b.hash)
 	for *at != id {
 		at = &p.blocks[*at].chain
@@ -147,6 +149,7 @@ func (p *blockPool) reset() bool {
 		p.blocks[i].hashed = false
 	}
 	clear(p.buckets)
+	p.events.cleared()
 	return true
 }
 

@@ -163,6 +163,7 @@ func (r *Rank) allocate(q *request, n int) bool {
 		q.blocks = append(q.blocks, r.pool.take())
 	}
 	full := (q.computed + n) / r.params.BlockTokens
+	r.pool.events.stored(q, full, r.params.BlockTokens)
 	for ; q.registered < full; q.registered++ {
 		r.pool.register(q.blocks[q.registered], q.seq.hashes[q.registered])
 		r.host.use(q.seq.hashes[q.registered])

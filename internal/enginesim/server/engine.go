@@ -18,6 +18,7 @@ type engine struct {
 	speed float64
 	epoch time.Time       // when the box was made
 	wakes []chan struct{} // by rank; each holds one signal: there may be work
+	kv    []*publisher    // by rank; none when nobody listens
 
 	mu      sync.Mutex
 	box     *enginesim.Box       // guarded by mu
@@ -144,7 +145,11 @@ func (e *engine) runRank(ctx context.Context, rank int) {
 			return
 		}
 		e.endStep(rank, began)
+		events := e.box.KVEvents(rank)
 		e.mu.Unlock()
+		if e.kv != nil {
+			e.kv[rank].publish(events)
+		}
 	}
 }
 

@@ -52,6 +52,9 @@ type Options struct {
 	// AnswerTokens is the mean length of answers that neither max tokens nor a marker limit; they
 	// are between 2/5 and 8/5 of it. 0 is 160.
 	AnswerTokens int
+	// KVEvents are where the ranks publish their KV events, one for each; none publish
+	// none. Serve closes them.
+	KVEvents []KVPort
 	// Failures are what goes wrong, in the form KIND[@TIME][,KEY=VALUE...] that FailureHelp describes.
 	Failures []string
 	// Seed changes all answers, the choices of the blind balancer, and which requests fail.
@@ -83,6 +86,8 @@ type Server struct {
 	answerTokens  int
 	seed          uint64
 	routes        map[string]route
+	kvPorts       []KVPort      // by rank
+	kvTaken       []atomic.Bool // by rank: whether a process has had them
 
 	current   atomic.Pointer[process]
 	tally     tally
@@ -132,6 +137,9 @@ func New(o Options) (*Server, error) {
 	if o.SSEKeepAlive < 0 {
 		errs = append(errs, fmt.Errorf("the keep-alive interval is %s: it must not be negative", o.SSEKeepAlive))
 	}
+	if n := len(o.KVEvents); n != 0 && n != o.Replicas {
+		errs = append(errs, fmt.Errorf("%d ports for KV events and %d ranks: each rank needs one", n, o.Replicas))
+	}
 	var scheduled []failure
 	for _, spec := range o.Failures {
 		f, err := parseFailure(spec)
@@ -160,6 +168,8 @@ func New(o Options) (*Server, error) {
 		answerTokens:  o.AnswerTokens,
 		seed:          o.Seed,
 		scheduled:     scheduled,
+		kvPorts:       o.KVEvents,
+		kvTaken:       make([]atomic.Bool, len(o.KVEvents)),
 		listen:        net.Listen,
 		stopped:       make(chan struct{}),
 	}
@@ -181,7 +191,14 @@ func (s *Server) newProcess(ranks int) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newProcess(newEngine(box, s.speed, s.params.ModelLen())), nil
+	e := newEngine(box, s.speed, s.params.ModelLen())
+	if len(s.kvPorts) > 0 {
+		box.RecordKVEvents()
+		for rank := range ranks {
+			e.kv = append(e.kv, newPublisher(rank, s.params.BlockTokens, s.version))
+		}
+	}
+	return newProcess(e), nil
 }
 
 // process is the one that runs, or the last one that did.
@@ -211,7 +228,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 
 func (s *Server) serveProcesses(ctx context.Context, l net.Listener) error {
 	for p := s.process(); ; {
+		stopKV := s.publishKV(ctx, p)
 		err := p.serve(ctx, l, http.HandlerFunc(s.handle))
+		stopKV()
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
