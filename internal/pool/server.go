@@ -106,13 +106,17 @@ func (s *server) page(rank int) (engine.Sample, bool) {
 func (s *server) load(rank int) routing.Load {
 	l := routing.Load{
 		Running: -1, Waiting: -1, KVUsed: math.NaN(), Epoch: s.last.Epoch,
+		Capacity: s.last.Info.CapacityTokens, Slots: s.last.Info.Slots,
 		// An engine without a page never had numbers that could grow old.
 		Stale: s.last.Samples == nil && s.last.Err != nil,
 	}
 	if rank < len(s.samples) {
 		now := s.samples[rank]
 		l.Running, l.Waiting = count(now.Running), count(now.Waiting)
-		l.KVUsed, l.Capacity = now.KVUsed, now.CapacityTokens
+		l.KVUsed = now.KVUsed
+		if now.CapacityTokens > 0 {
+			l.Capacity = now.CapacityTokens
+		}
 	}
 	return l
 }

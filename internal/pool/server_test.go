@@ -98,6 +98,25 @@ func TestTroubleIsTold(t *testing.T) {
 	}
 }
 
+// llama-server tells its slots and their sizes apart from its metrics, which it
+// may not show at all.
+func TestLoadOfAnEngineThatTellsItsCapacityOnce(t *testing.T) {
+	i := engine.Info{Kind: "llama.cpp", Ranks: 1, Slots: 2, CapacityTokens: 4096, Models: []engine.Model{{ID: "m", Root: "m"}}}
+	p, err := New(Options{Name: "m", ServedName: "m", Servers: []Server{{URL: "a", Ranks: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Observe(0, with(good(i), func(r *engine.Report) { r.Samples = nil }))
+	if got := p.View().Replicas[0].Load; got.Capacity != 4096 || got.Slots != 2 || got.Running != -1 || got.Stale {
+		t.Errorf("without metrics: %+v", got)
+	}
+	i.HasMetrics = true
+	p.Observe(0, with(good(i), func(r *engine.Report) { r.Samples[0].CapacityTokens = 0 }))
+	if got := p.View().Replicas[0].Load; got.Capacity != 4096 || got.Slots != 2 || got.Running != 1 {
+		t.Errorf("with metrics: %+v", got)
+	}
+}
+
 func TestLoadOfAScrape(t *testing.T) {
 	p := twoByTwo(t)
 	want := routing.Load{Running: 1, Waiting: 2, KVUsed: 0.5, Capacity: 1000, Epoch: 1}

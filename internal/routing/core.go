@@ -58,6 +58,7 @@ type Core struct {
 	departures departures
 	gaps       gaps
 	hold       time.Duration // how long the place of a conversation that left is kept
+	slots      int           // of the replica with the fewest, 0 when not known
 	fitting    int           // places of the smallest replica, 0 when not known
 	limits     Limits
 	queue      queue
@@ -147,7 +148,24 @@ func (c *Core) spillThreshold() int {
 	if c.patient() && c.threshold == 0 && c.fitting > 0 {
 		return c.fitting
 	}
-	return orDefault(c.threshold, autoSpillThreshold)
+	auto := autoSpillThreshold
+	if c.slots > 0 {
+		// One more would wait for a slot, though another replica may have one.
+		auto = min(auto, c.slots)
+	}
+	return orDefault(c.threshold, auto)
+}
+
+// fewestSlots is the smallest of the replicas' numbers of slots that are known,
+// 0 when none is.
+func (c *Core) fewestSlots() int {
+	fewest := 0
+	for _, r := range c.replicas {
+		if n := r.load.Slots; n > 0 && (fewest == 0 || n < fewest) {
+			fewest = n
+		}
+	}
+	return fewest
 }
 
 // request is one open request.
@@ -165,6 +183,8 @@ type request struct {
 
 	root           Key           // of its tree, its own Key when it is no sub-agent's
 	prompt, output int64         // expected tokens of the prompt, and of the answer on average
+	context        int64         // of its conversation before, 0 when not measured
+	guess          guess         // of its prompt
 	needed         int64         // what it is charged with where its attempt is
 	reading        int64         // of that, what was not read before
 	since          time.Duration // arrival
@@ -337,6 +357,7 @@ func (c *Core) Observe(now time.Time, replica int, l Load) {
 		c.homes.clear(replica)
 	}
 	r.load = l
+	c.slots = c.fewestSlots()
 	over := max(engine-r.peak-int(math.Ceil(c.servers[r.server].share())), 0)
 	r.others, r.over, r.peak = min(over, r.over), over, r.inFlight
 }

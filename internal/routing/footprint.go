@@ -18,13 +18,16 @@ const (
 func (c *Core) measure(q *request) {
 	l := &c.learned
 	scale := l.scale.or(1)
-	if q.conv != nil && q.conv.scale > 0 {
-		scale = float64(q.conv.scale)
+	if v := q.conv; v != nil {
+		if v.scale > 0 {
+			scale = float64(v.scale)
+		}
+		if v.measured {
+			q.context = v.tokens
+		}
 	}
-	q.prompt = int64(float64(max(q.Tokens, 0)) * scale)
-	if q.prompt == 0 && q.conv != nil {
-		q.prompt = q.conv.tokens
-	}
+	q.guess = l.prompts(q).guess(int64(float64(max(q.Tokens, 0))*scale), q.context)
+	q.prompt = q.guess.best
 	q.output = int64(l.output.or(firstGuess) + 2*l.outputSpread.or(0))
 	if q.MaxOutput > 0 {
 		q.output = min(q.output, q.MaxOutput)
@@ -75,6 +78,9 @@ func (c *Core) room(i int) int64 {
 		return math.MaxInt64
 	}
 	r := c.replicas[i]
+	if r.load.Slots > 0 && r.inFlight+r.others >= r.load.Slots {
+		return -1 // however small it is, it would wait there
+	}
 	unplaced := int64(c.servers[r.server].share() * c.learned.need.or(0))
 	return c.capacity(i) - c.shared() - r.committed - unplaced
 }
@@ -109,7 +115,11 @@ func (c *Core) places(i int) int {
 	if c.replicas[i].load.Capacity <= 0 || need <= 0 {
 		return 0
 	}
-	return max(int(float64(c.capacity(i)-c.shared())/need), 1)
+	n := max(int(float64(c.capacity(i)-c.shared())/need), 1)
+	if slots := c.replicas[i].load.Slots; slots > 0 {
+		n = min(n, slots)
+	}
+	return n
 }
 
 // fewestPlaces is the smallest of the replicas' numbers of places that are

@@ -13,6 +13,7 @@ type learned struct {
 	output       average // tokens of an answer
 	outputSpread average // mean distance from that
 	scale        average // the engine's count of a prompt, in estimates
+	first, later prompts
 	rate         average // tokens that a replica reads in a second
 	place        average // seconds from dispatch to end
 	turns        flow
@@ -101,6 +102,9 @@ func (c *Core) learnTimes(q *request, o Outcome) {
 	}
 	l.outputSpread.add(math.Abs(float64(o.Completion)-l.output.or(float64(o.Completion))), 1.0/32)
 	l.output.add(float64(o.Completion), 1.0/32)
+	if q.Key != (Key{}) && o.Prompt > 0 {
+		l.prompts(q).learn(q.guess, q.context, o.Prompt)
+	}
 	if q.Tokens > 0 && o.Prompt > 0 {
 		ratio := min(max(float64(o.Prompt)/float64(q.Tokens), 1.0/16), 16)
 		l.scale.add(ratio, 1.0/32)

@@ -15,8 +15,8 @@ const (
 	waitingShare = 0.48
 	// warmShare is the most of a prompt that a warm turn has to read.
 	warmShare = 0.25
-	// homeShare is how much of a prompt must be cached at home for a turn to wait
-	// homeWait for it before it goes elsewhere.
+	// homeShare is how much of a prompt must be cached at home for a turn to wait for
+	// it before it goes elsewhere: homeWait, or as long as it takes to read that again.
 	homeShare = 0.5
 	homeWait  = 10 * time.Second
 	// readingLimit bounds the prompts that one replica reads at a time: those that
@@ -101,9 +101,12 @@ func (p patience) stays(c *Core, in *query) bool {
 
 // anywhere is where q may start by the third rule, or None.
 func (p patience) anywhere(c *Core, q *request, in *query) int {
-	if c.clock.now-q.since < homeWait && p.stays(c, in) &&
-		float64(q.prompt-c.uncached(q, in.home)) >= homeShare*float64(q.prompt) {
-		return None
+	if p.stays(c, in) {
+		found := q.prompt - c.uncached(q, in.home)
+		waits := max(homeWait.Seconds(), c.seconds(found))
+		if float64(found) >= homeShare*float64(q.prompt) && (c.clock.now-q.since).Seconds() < waits {
+			return None
+		}
 	}
 	quick := q.Key == (Key{}) && c.seconds(c.uncached(q, in.among[0])) <= quickRead.Seconds()
 	return c.cheapest(q, in.among, func(i int) bool {

@@ -212,6 +212,7 @@ type Load struct {
 	Running, Waiting int
 	KVUsed           float64 // 0..1
 	Capacity         int64   // KV tokens of this replica, 0 when not known
+	Slots            int     // requests that it works on at once, 0 when not known or not bounded
 	Epoch            int     // life of the engine process, from 1; a rise makes the replica's conversations cold
 	// Stale is set when the last scrape failed: the numbers are old and must not
 	// decide anything.
