@@ -29,7 +29,7 @@ const model = "sim"
 func newBox(t *testing.T, agents int, args ...string) *box {
 	t.Helper()
 	engine := warden.Sim(t, 1)[0]
-	g := warden.Gateway(t, []string{engine}, append([]string{"--data", t.TempDir()}, args...)...)
+	g := warden.Gateway(t, []string{engine}, args...)
 	return &box{Gateway: g, engine: engine, load: newLoad(t, g.URL, agents)}
 }
 

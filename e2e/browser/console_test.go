@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +22,9 @@ import (
 // take seconds to start.
 func TestConsole(t *testing.T) {
 	browser := chromium(t)
-	b := newBox(t, 3)
+	data := t.TempDir()
+	measure(t, filepath.Join(data, "benchmarks"))
+	b := newBox(t, 3, "--data", data)
 	release := b.hold(3)
 	defer release()
 	wardentest.WaitFor(t, patience, "some conversations", func() error {
@@ -35,15 +39,25 @@ func TestConsole(t *testing.T) {
 	}{
 		{"counters under load", countersUnderLoad},
 		{"numbers", numbers},
-		{"history", history},
 		{"affinity", affinity},
 		{"receipts", receipts},
 		{"keyboard", keyboard},
 		{"looks", looks},
+		{"history", history},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.check(t, b, open(t, browser, b.Admin, "/")) })
 	}
 	t.Run("a feed that breaks", func(t *testing.T) { feed(t, b, browser) })
+}
+
+// measure makes a folder with two measurements.
+func measure(t *testing.T, folder string) {
+	t.Helper()
+	before := filepath.Join(folder, "before")
+	command(t, "", "simulate", "--arms", "off,affinity", "--sessions", "4", "--seeds", "1", "--out", before)
+	if err := os.CopyFS(filepath.Join(folder, "after"), os.DirFS(before)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // rows are the replicas of a page, by column.

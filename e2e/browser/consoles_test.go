@@ -26,7 +26,7 @@ func TestOpenConsoles(t *testing.T) {
 		t.Skipf("takes a minute; set %s=50", consoles)
 	}
 	const rounds, length = 16, 3 * time.Second
-	b := newBox(t, 0)
+	b := newBox(t, 0, "--data", t.TempDir())
 	var took, cpu [2][]float64 // without and with consoles: a turn's ms, the gateway's CPU share
 	for slice := range rounds {
 		with := slice % 2

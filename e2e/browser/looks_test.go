@@ -10,7 +10,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-var pages = []string{"/", "/models/" + model, "/conversations", "/conversations/{conversation}", "/stats?range=15m", "/stats?measure=ttfb&group=replica", "/benchmarks", "/settings", "/connect", "/none"}
+var pages = []string{"/", "/models/" + model, "/conversations", "/conversations/{conversation}", "/stats?range=15m", "/stats?measure=ttfb&group=replica", "/benchmarks", "/benchmarks/before", "/benchmarks?run=before&run=after", "/settings", "/connect", "/none"}
 
 // looksOfPages are the two ways to look at each page.
 var looksOfPages = []struct {
