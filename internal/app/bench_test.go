@@ -119,17 +119,32 @@ func (o BenchOptions) run(t *testing.T, ctx context.Context) (r *results.Results
 // The same experiment, live through a whole gateway and in virtual time, says
 // the same of both arms. The arm off chooses at random; the long form has as many
 // runs as its mean needs.
-func TestLiveAgreesWithVirtualTime(t *testing.T) { inMemory(t, liveAgreesWithVirtualTime) }
+func TestLiveAgreesWithVirtualTime(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		_, o := benchBox(t, m, 4)
+		o.Protocol.Step = time.Minute
+		o.Protocol.Sessions, o.Repeat = []int{12}, 2
+		chance := 2.0
+		if os.Getenv("LMWARDEN_LIVE_LONG") != "" {
+			o.Protocol.Sessions, o.Repeat, chance = []int{4, 12}, 8, 0
+		}
+		liveAgreesWithVirtualTime(t, o, chance)
+	})
+}
 
-func liveAgreesWithVirtualTime(t *testing.T, m *memory) {
-	_, o := benchBox(t, m, 4)
-	o.Protocol.Step = time.Minute
-	// What chance may do to the mean of the runs, in standard errors.
-	chance := 2.0
-	o.Protocol.Sessions, o.Repeat = []int{12}, 2
-	if os.Getenv("LMWARDEN_LIVE_LONG") != "" {
-		o.Protocol.Sessions, o.Repeat, chance = []int{4, 12}, 8, 0
-	}
+// The same under an overload, where requests wait at the gateway: neither arm
+// draws, so one run says it.
+func TestLiveAgreesWithVirtualTimeUnderOverload(t *testing.T) {
+	inMemory(t, func(t *testing.T, m *memory) {
+		_, o := benchBox(t, m, 4)
+		o.Protocol.Arms, o.Protocol.Sessions, o.Protocol.Step = []string{"affinity", "patience"}, []int{24}, 2*time.Minute
+		liveAgreesWithVirtualTime(t, o, 2)
+	})
+}
+
+// liveAgreesWithVirtualTime compares a measurement with the simulation of it.
+// chance is what chance may do to the mean of the runs, in standard errors.
+func liveAgreesWithVirtualTime(t *testing.T, o BenchOptions, chance float64) {
 	share := chance / math.Sqrt(float64(o.Repeat))
 	got, _, log, err := o.run(t, context.Background())
 	if err != nil {
@@ -169,7 +184,7 @@ func liveAgreesWithVirtualTime(t *testing.T, m *memory) {
 			}
 			noise := 2 * max(deviation(virtual[0], c.Of), deviation(virtual[1], c.Of))
 			if d := *b - *a; max(d, -d) > noise && (*la < *lb) != (*a < *b) {
-				t.Errorf("%d sessions, %s: off %.2f, affinity %.2f live; %.2f and %.2f in virtual time", n, c.Title, *la, *lb, *a, *b)
+				t.Errorf("%d sessions, %s: %s %.2f, %s %.2f live; %.2f and %.2f in virtual time", n, c.Title, o.Protocol.Arms[0], *la, o.Protocol.Arms[1], *lb, *a, *b)
 			}
 		}
 	}
