@@ -133,6 +133,12 @@ type Engine struct {
 	Ranks int `yaml:"ranks,omitempty"`
 	// APIKey is sent to the engine as a bearer token.
 	APIKey Secret `yaml:"api_key,omitempty"`
+	// KVEvents is where the first rank publishes its KV events, as in
+	// tcp://127.0.0.1:5557; further ranks count the port up. Without it nobody listens.
+	KVEvents Endpoint `yaml:"kv_events,omitempty"`
+	// KVEventsReplay is where the first rank sends former KV events again, counted up
+	// as well.
+	KVEventsReplay Endpoint `yaml:"kv_events_replay,omitempty"`
 }
 
 // Session is how conversations are recognised and how long they are known.

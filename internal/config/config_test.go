@@ -35,6 +35,8 @@ models:
         ranks: 4
         api_key: env:WARDEN_TEST_KEY
       - url: https://gpu-2:8443/vllm
+        kv_events: tcp://gpu-2:5557
+        kv_events_replay: tcp://[::1]:5657
   - name: 7
     engines: [{url: "http://[::1]:8001"}]
 session: {headers: [X-My-Session], idle_for: 2h, max_conversations: 1000}
@@ -62,7 +64,7 @@ func parseURL(t *testing.T, s string) URL {
 var sameConfig = cmp.Options{
 	cmpopts.IgnoreUnexported(Config{}),
 	cmpopts.EquateEmpty(),
-	cmp.AllowUnexported(URL{}, Secret{}),
+	cmp.AllowUnexported(URL{}, Secret{}, Endpoint{}),
 }
 
 func TestParseReadsEveryKeyOverTheDefaults(t *testing.T) {
@@ -79,7 +81,7 @@ func TestParseReadsEveryKeyOverTheDefaults(t *testing.T) {
 		Policy: "session-hash", SpillThreshold: 12, Patience: Patience(20 * time.Second), LiveFor: Duration(5 * time.Minute), IdleFor: Duration(2 * time.Hour),
 		Engines: []Engine{
 			{URL: parseURL(t, "http://127.0.0.1:8000"), Ranks: 4, APIKey: NewSecret("env:WARDEN_TEST_KEY")},
-			{URL: parseURL(t, "https://gpu-2:8443/vllm")},
+			{URL: parseURL(t, "https://gpu-2:8443/vllm"), KVEvents: Endpoint{"gpu-2", 5557}, KVEventsReplay: Endpoint{"::1", 5657}},
 		},
 	}, {
 		Name: "7", Policy: "affinity", LiveFor: Duration(10 * time.Minute), IdleFor: Duration(2 * time.Hour),
@@ -443,7 +445,10 @@ func TestDocumentation(t *testing.T) {
 	}
 	want.Models = []Model{{
 		Name: "qwen3-4b-dp4", ServedName: "Qwen/Qwen3-4B-Instruct-2507", Aliases: []string{DefaultAlias},
-		Engines: []Engine{{URL: parseURL(t, "http://127.0.0.1:8000"), Ranks: 4, APIKey: NewSecret("env:ENGINE_KEY")}},
+		Engines: []Engine{{
+			URL: parseURL(t, "http://127.0.0.1:8000"), Ranks: 4, APIKey: NewSecret("env:ENGINE_KEY"),
+			KVEvents: Endpoint{"127.0.0.1", 5557}, KVEventsReplay: Endpoint{"127.0.0.1", 5657},
+		}},
 	}}
 	want.Tracing.Endpoint = "http://127.0.0.1:4318"
 	want.Tracing.Headers = []Header{{Name: "Authorization", Value: NewSecret("env:COLLECTOR_KEY")}}
@@ -500,6 +505,32 @@ func TestAccessIsChecked(t *testing.T) {
 				t.Errorf("%q stands in %v", secret, err)
 			}
 		}
+	}
+}
+
+func TestKVEventsAreChecked(t *testing.T) {
+	for in, want := range map[string]string{
+		`kv_events: "tcp://*:5557"`:            `"tcp://*:5557" is not the address of a socket`,
+		"kv_events: gpu:5557":                  "tcp:// with the engine's host",
+		"kv_events: tcp://gpu":                 "tcp:// with the engine's host",
+		"kv_events: tcp://gpu:0":               "a port from 1",
+		"ranks: 4, kv_events: tcp://gpu:65533": "kv_events: tcp://gpu:65533 leaves no port for each of 4 ranks; the last would be 65536",
+		"kv_events_replay: tcp://gpu:5657":     "nothing to send again",
+		"ranks: 4, kv_events: tcp://gpu:5557, kv_events_replay: tcp://gpu:5560":   "less than 4 ports away",
+		"ranks: 4, kv_events: tcp://gpu:5557, kv_events_replay: tcp://gpu:5561":   "",
+		"ranks: 4, kv_events: tcp://gpu:5557, kv_events_replay: tcp://other:5557": "",
+	} {
+		c, err := Parse("w.yaml", []byte("models: [{engines: [{url: http://gpu:8000, "+in+"}]}]"))
+		if err == nil {
+			err = c.Validate(policies)
+		}
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v; want %q", in, err, want)
+		}
+	}
+	first := Endpoint{"::1", 5557}
+	if got := first.Address(3); got != "[::1]:5560" {
+		t.Error(got)
 	}
 }
 

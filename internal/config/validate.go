@@ -244,11 +244,33 @@ func (v *validator) engines(path string, engines []Engine) {
 		if e.Ranks < 0 || e.Ranks > maxRanks {
 			v.report(at+".ranks", "%d ranks; allowed are 1 to %d, or leave it out to ask the engine", e.Ranks, maxRanks)
 		}
+		v.kvEvents(at, e)
 		if !e.APIKey.IsZero() {
 			if _, err := e.APIKey.Reveal(); err != nil {
 				v.report(at+".api_key", "%s", err)
 			}
 		}
+	}
+}
+
+// kvEvents checks the ports that count up by rank.
+func (v *validator) kvEvents(at string, e Engine) {
+	ranks := max(e.Ranks, 1) // the engine may tell more
+	for _, p := range []struct {
+		key string
+		Endpoint
+	}{{"kv_events", e.KVEvents}, {"kv_events_replay", e.KVEventsReplay}} {
+		if last := p.port + ranks - 1; last > 65535 {
+			v.report(at+"."+p.key, "%s leaves no port for each of %d ranks; the last would be %d", p, ranks, last)
+		}
+	}
+	events, replay := e.KVEvents, e.KVEventsReplay
+	switch apart := replay.port - events.port; {
+	case replay.IsZero():
+	case events.IsZero():
+		v.report(at+".kv_events_replay", "there is nothing to send again without kv_events")
+	case replay.host == events.host && -ranks < apart && apart < ranks:
+		v.report(at+".kv_events_replay", "%s is less than %d ports away from kv_events; ports count up by rank", replay, ranks)
 	}
 }
 

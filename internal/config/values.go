@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"strconv"
@@ -125,6 +126,41 @@ func (u *URL) UnmarshalText(text []byte) error {
 	// People paste what they give to clients.
 	p.Path, p.RawPath = strings.TrimRight(strings.TrimSuffix(strings.TrimRight(p.Path, "/"), "/v1"), "/"), ""
 	u.base = *p
+	return nil
+}
+
+// Endpoint is the address of a ZeroMQ socket. The zero Endpoint stands for none.
+type Endpoint struct {
+	host string
+	port int
+}
+
+// IsZero says that there is no endpoint.
+func (e Endpoint) IsZero() bool { return e == Endpoint{} }
+
+// Address is HOST:PORT with the port of a rank, which count up from the first.
+func (e Endpoint) Address(rank int) string { return net.JoinHostPort(e.host, strconv.Itoa(e.port+rank)) }
+
+// String is the endpoint of the first rank.
+func (e Endpoint) String() string {
+	if e.IsZero() {
+		return ""
+	}
+	return "tcp://" + e.Address(0)
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (e Endpoint) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
+
+// UnmarshalText reads tcp://HOST:PORT.
+func (e *Endpoint) UnmarshalText(text []byte) error {
+	address, ok := strings.CutPrefix(string(text), "tcp://")
+	host, port, err := net.SplitHostPort(address)
+	n, bad := strconv.ParseUint(port, 10, 16)
+	if !ok || err != nil || bad != nil || n == 0 || host == "" || strings.ContainsAny(host, "*/@ \t") {
+		return fmt.Errorf("%q is not the address of a socket; write tcp:// with the engine's host and a port from 1 to 65535, as in tcp://127.0.0.1:5557", text)
+	}
+	*e = Endpoint{host, int(n)}
 	return nil
 }
 
