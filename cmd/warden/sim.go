@@ -21,6 +21,7 @@ type simCommand struct {
 	SSEKeepAlive    time.Duration `name:"sse-keep-alive-interval" placeholder:"TIME" help:"Comment line on streams after that much silence."`
 	MaxQueuedReqs   int           `name:"max-num-queued-reqs" placeholder:"N" help:"Answer 503 beyond that many open requests."`
 	AnswerTokens    int           `placeholder:"N" help:"Mean length of answers that nothing else limits."`
+	KVEvents        int           `name:"kv-events" placeholder:"PORT" help:"Publish KV events, the first rank on PORT, and send former ones again on PORT+100; further ranks count up."`
 	Seed            uint64        `default:"1" placeholder:"N" help:"Changes all answers, and which requests fail (${default})."`
 	Fail            []string      `placeholder:"FAILURE" sep:"none" help:"Let something go wrong: [SERVER:]KIND[@TIME][,KEY=VALUE...], explained above; repeatable. SERVER is a number with --ports."`
 
@@ -37,6 +38,6 @@ func (c simCommand) Run(ctx context.Context, io app.IO) error {
 		Listen: c.Listen, Replicas: c.Replicas, Ports: c.Ports, Preset: c.Engine.Preset, Adjust: c.Engine.adjust,
 		Speed: c.Speed, Models: c.Model, Version: c.EngineVersion, ResponsesRank: c.ResponsesRank,
 		NoPromptDetails: c.NoPromptDetails, APIKey: c.APIKey, SSEKeepAlive: c.SSEKeepAlive,
-		MaxQueuedReqs: c.MaxQueuedReqs, AnswerTokens: c.AnswerTokens, Seed: c.Seed, Failures: c.Fail, LogFormat: c.LogFormat,
+		MaxQueuedReqs: c.MaxQueuedReqs, AnswerTokens: c.AnswerTokens, KVEvents: c.KVEvents, Seed: c.Seed, Failures: c.Fail, LogFormat: c.LogFormat,
 	})
 }

@@ -41,7 +41,11 @@ type SimOptions struct {
 	SSEKeepAlive    time.Duration
 	MaxQueuedReqs   int
 	AnswerTokens    int
-	Seed            uint64
+	// KVEvents is the port on which the first rank publishes its KV events; further
+	// ranks and servers count up from it. simReplayPorts above each, former ones are
+	// sent again. 0 publishes none.
+	KVEvents int
+	Seed     uint64
 	// Failures are [SERVER:]FAILURE, with the number of a server where there are several; without
 	// one the failure is every server's. SimFailures describes the rest.
 	Failures  []string
@@ -82,11 +86,17 @@ func Sim(ctx context.Context, io IO, o SimOptions) error {
 	}
 
 	box := simulatedBox{}
+	kvEvents, err := box.kvEvents(o, ranks*servers)
+	if err != nil {
+		box.close()
+		return err
+	}
 	for i, address := range addresses {
 		s, err := server.New(server.Options{
 			Params: params, Replicas: ranks, Models: o.Models, Version: o.Version, ResponsesRank: o.ResponsesRank,
 			OmitPromptTokensDetails: o.NoPromptDetails, APIKey: o.APIKey, Speed: o.Speed, SSEKeepAlive: o.SSEKeepAlive,
 			MaxQueuedReqs: o.MaxQueuedReqs, AnswerTokens: o.AnswerTokens, Seed: o.Seed + uint64(i),
+			KVEvents: kvEvents[min(i*ranks, len(kvEvents)):min((i+1)*ranks, len(kvEvents))],
 			Failures: failures[i],
 		})
 		if err != nil {
@@ -148,7 +158,8 @@ func portsFrom(first string, n int) ([]string, error) {
 // simulatedBox is simulated servers with their listeners.
 type simulatedBox struct {
 	servers   []*server.Server
-	listeners []net.Listener
+	listeners []net.Listener // of the servers, in their order
+	kv        []net.Listener // for KV events
 }
 
 func (b *simulatedBox) listen(address string, s *server.Server) error {
@@ -185,9 +196,46 @@ func (b *simulatedBox) serve(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// simReplayPorts is how far the port that sends former KV events again is above the
+// one that publishes them.
+const simReplayPorts = 100
+
+// kvEvents listens for so many ranks on the addresses that the options say.
+func (b *simulatedBox) kvEvents(o SimOptions, ranks int) ([]server.KVPort, error) {
+	if o.KVEvents == 0 {
+		return nil, nil
+	}
+	if o.KVEvents < 0 || o.KVEvents+simReplayPorts+ranks > 1<<16 || ranks > simReplayPorts {
+		return nil, usageErrorf("--kv-events %d: the port must be a number, with %d ranks from it and from %d above it at most 65535, and at most %d ranks",
+			o.KVEvents, ranks, simReplayPorts, simReplayPorts)
+	}
+	host, _, _ := net.SplitHostPort(o.Listen) // which was split before
+	listen := func(port int) (net.Listener, error) {
+		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+		if err != nil {
+			return nil, fmt.Errorf("listen for the simulated engine's KV events: %w", err)
+		}
+		b.kv = append(b.kv, l)
+		return l, nil
+	}
+	var ports []server.KVPort
+	for rank := range ranks {
+		events, err := listen(o.KVEvents + rank)
+		if err != nil {
+			return nil, err
+		}
+		replay, err := listen(o.KVEvents + simReplayPorts + rank)
+		if err != nil {
+			return nil, err
+		}
+		ports = append(ports, server.KVPort{Events: events, Replay: replay})
+	}
+	return ports, nil
+}
+
 // close lets go of listeners that never served.
 func (b *simulatedBox) close() {
-	for _, l := range b.listeners {
+	for _, l := range append(b.listeners, b.kv...) {
 		l.Close()
 	}
 }

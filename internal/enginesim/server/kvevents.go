@@ -21,12 +21,6 @@ import (
 // KVPort is where a rank publishes its KV events, and where it sends them again.
 type KVPort struct{ Events, Replay net.Listener }
 
-// Close closes both listeners.
-func (p KVPort) Close() {
-	p.Events.Close()
-	p.Replay.Close()
-}
-
 // kvBuffer is how many batches can be sent again (buffer_steps).
 const kvBuffer = 10_000
 
