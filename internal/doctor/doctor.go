@@ -3,8 +3,8 @@
 // what a client sends that is pointed at it. It asks engines for a handful of
 // tokens. It routes nothing and changes nothing.
 //
-// Where to look: probe.go asks, findings.go judges (pure), clients.go listens to
-// clients.
+// Where to look: probe.go asks, findings.go judges (pure), remedies.go has what
+// helps each kind of engine, clients.go listens to clients.
 package doctor
 
 import (
@@ -65,11 +65,10 @@ func Examine(ctx context.Context, client *http.Client, base *url.URL, key string
 }
 
 func describe(i engine.Info) string {
-	kind := i.Kind
-	if kind == "unknown" {
-		kind = "an engine of unknown kind"
+	s := remediesFor(i.Kind).name
+	if i.Kind == "unknown" {
+		s = "an engine of unknown kind"
 	}
-	s := kind
 	if i.Version != "" {
 		s += " " + i.Version
 	}

@@ -139,6 +139,74 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// Each finding about a kind of engine names that kind's flag, and no other's.
+func TestJudgeOtherKinds(t *testing.T) {
+	ok := reply{status: http.StatusOK}
+	answers := seen{
+		chat: ok, tools: ok, messages: ok, responses: ok,
+		cached: llmapi.Usage{Known: true, Prompt: 100, Cached: 99, CacheState: llmapi.CacheReported},
+	}
+	sgl := engine.Info{Kind: "sglang", Version: "0.5.23", Models: []engine.Model{{ID: "m", MaxModelLen: 131072}}, Ranks: 1, HasMetrics: true, PrefixCaching: true}
+	llama := engine.Info{Kind: "llama.cpp", Version: "b10434", Models: []engine.Model{{ID: "m", MaxModelLen: 131072}}, Ranks: 1, Slots: 2,
+		CapacityTokens: 262144, HasMetrics: true, PrefixCaching: true}
+	for _, test := range []struct {
+		name   string
+		info   engine.Info
+		change func(*engine.Info, *seen)
+		level  Level
+		remedy string
+	}{
+		{"sglang without metrics", sgl, func(i *engine.Info, _ *seen) { i.HasMetrics = false }, Advice, "--enable-metrics"},
+		{"sglang without cached tokens", sgl, func(_ *engine.Info, s *seen) { s.cached.CacheState = llmapi.CacheNull }, Missing, "--enable-cache-report"},
+		{"sglang without a cache", sgl, func(i *engine.Info, _ *seen) { i.PrefixCaching = false }, Missing, "--disable-radix-cache"},
+		{"sglang without a parser", sgl, func(i *engine.Info, _ *seen) { i.NoToolParser = true }, Missing, "--tool-call-parser"},
+		{"sglang that ignores ranks", sgl, func(i *engine.Info, _ *seen) { i.Ranks, i.Version = 4, "0.5.9" }, Missing, "0.5.10"},
+		{"sglang that ignores ranks for Codex", sgl, func(i *engine.Info, _ *seen) { i.Ranks, i.Version = 4, "0.5.18" }, Advice, "0.5.20"},
+		{"sglang with ranks", sgl, func(i *engine.Info, _ *seen) { i.Ranks = 4 }, Advice, "one server per card"},
+		{"sglang with memory to spare", sgl, func(_ *engine.Info, s *seen) { s.hostMemory = 80 << 30 }, Advice, "--hicache-size 64"},
+		{"sglang, small context", sgl, func(i *engine.Info, _ *seen) { i.Models[0].MaxModelLen = 8192 }, Missing, "--context-length to 32768"},
+		{"llama.cpp without metrics", llama, func(i *engine.Info, _ *seen) { i.HasMetrics = false }, Advice, "--metrics"},
+		{"llama.cpp without a template for tools", llama, func(i *engine.Info, _ *seen) { i.NoToolParser = true }, Missing, "--jinja"},
+		{"llama.cpp that refuses tools", llama, func(i *engine.Info, s *seen) { i.NoToolParser, s.tools = true, reply{status: 500} }, Missing, "--jinja"},
+		{"llama.cpp with one slot", llama, func(i *engine.Info, _ *seen) { i.Slots = 1 }, Advice, "--parallel N"},
+		{"llama.cpp with slots of its own choice", llama, func(i *engine.Info, _ *seen) { i.Slots = 4 }, Advice, "give --parallel and -c"},
+		{"llama.cpp with small slots", llama, func(i *engine.Info, _ *seen) { i.Models[0].MaxModelLen = 8192 }, Missing, "raise -c so that each slot has 32768"},
+		{"llama.cpp with memory to spare", llama, func(_ *engine.Info, s *seen) { s.hostMemory = 80 << 30 }, Advice, "--cache-ram 65536"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			helps := func(findings []Finding) bool {
+				for _, f := range findings {
+					if f.Level == test.level && strings.Contains(f.Remedy, test.remedy) {
+						return true
+					}
+				}
+				return false
+			}
+			i, s := test.info, answers
+			i.Models = append([]engine.Model(nil), i.Models...)
+			if helps(judge(i, s)) {
+				t.Fatalf("said before anything is wrong: %+v", judge(i, s))
+			}
+			test.change(&i, &s)
+			got := judge(i, s)
+			if !helps(got) {
+				t.Errorf("no %v with %q: %+v", test.level, test.remedy, got)
+			}
+			for _, f := range got {
+				if strings.Contains(f.Remedy, "vLLM") || f.Level == Missing && f.Remedy == "" {
+					t.Errorf("finding %+v", f)
+				}
+			}
+		})
+	}
+	if got := judge(sgl, answers); !has(got, Missing, "attribution line") {
+		t.Errorf("that SGLang keeps the attribution line is not said: %+v", got)
+	}
+	if got := judge(llama, answers); Worst(got) != Good {
+		t.Errorf("a llama-server that lacks nothing: %+v", got)
+	}
+}
+
 // TestWhatAClientSends lets a client take turns and compares what is said of
 // them.
 func TestWhatAClientSends(t *testing.T) {

@@ -23,12 +23,13 @@ const (
 // judge turns what was seen into findings, the order being that of a reader who
 // sets up an engine.
 func judge(i engine.Info, s seen) []Finding {
-	all := judgements{}
+	all, r := judgements{}, remediesFor(i.Kind)
 	all.answers(s)
-	all.cache(i, s)
-	all.ranks(i)
-	all.agents(i, s)
-	all.memory(i, s)
+	all.cache(i, r, s)
+	all.ranks(i, r)
+	all.slots(i)
+	all.agents(i, r, s)
+	all.memory(i, r, s)
 	return all
 }
 
@@ -54,14 +55,14 @@ func (j *judgements) answers(s seen) {
 	j.missing("look at the engine's log: a request for one token failed", "/v1/chat/completions: %s", s.chat.says())
 }
 
-func (j *judgements) cache(i engine.Info, s seen) {
+func (j *judgements) cache(i engine.Info, r remedies, s seen) {
 	if !i.HasMetrics {
-		j.advise("", "no metrics page that we know: replicas are compared by the gateway's own counts of requests only")
+		j.advise(r.metrics, "no metrics page that we know: replicas are compared by the gateway's own counts of requests only")
 	} else {
 		j.good("a metrics page with load and cache")
 	}
 	if !i.PrefixCaching {
-		j.missing("start it with --enable-prefix-caching (vLLM's default)", "prefix caching is off: every turn is read whole, wherever it goes")
+		j.missing(r.prefixCaching, "prefix caching is off: every turn is read whole, wherever it goes")
 		return
 	}
 	if !s.chat.ok() || !s.cached.Known {
@@ -69,18 +70,17 @@ func (j *judgements) cache(i engine.Info, s seen) {
 	}
 	switch {
 	case s.cached.CacheState != llmapi.CacheReported:
-		j.missing("start it with --enable-prompt-tokens-details",
+		j.missing(r.cachedTokens,
 			"answers do not say how much of a prompt was cached: pages count it as computed, and nobody can say why a turn was not cached")
 	case s.cached.Cached == 0:
-		j.missing("look whether prefix caching is on, and whether the cache is so full that it forgets within a second",
-			"a prompt that was sent twice in a row was read twice")
+		j.missing(r.forgets, "a prompt that was sent twice in a row was read twice")
 	default:
 		j.good("cached tokens are told: %d of %d when a prompt is sent again", s.cached.Cached, s.cached.Prompt)
 	}
 }
 
-func (j *judgements) ranks(i engine.Info) {
-	if i.Kind != "vllm" || i.Ranks < 2 {
+func (j *judgements) ranks(i engine.Info, r remedies) {
+	if r.ranks == "" || i.Ranks < 2 {
 		return
 	}
 	blind := engine.BlindPaths(i)
@@ -88,23 +88,38 @@ func (j *judgements) ranks(i engine.Info) {
 	case len(blind) == 0:
 		j.good("every route goes to the rank that the gateway names")
 	case !engine.HonoursRank(i, "/v1/chat/completions"):
-		j.missing("upgrade vLLM to 0.11.1 or newer, or run one server per card",
-			"vLLM %s sends requests where it likes: conversations cannot be kept on a card", i.Version)
+		j.missing(r.ranks, "%s %s sends requests where it likes: conversations cannot be kept on a card", r.name, i.Version)
 	case !engine.HonoursRank(i, "/v1/responses"):
-		j.advise("upgrade vLLM to 0.33 or newer, or run one server per card (one --engine each)",
-			"conversations on /v1/responses (Codex) cannot be kept on a card: vLLM %s ignores the rank there", i.Version)
+		j.advise(r.ranksOnResponses,
+			"conversations on /v1/responses (Codex) cannot be kept on a card: %s %s ignores the rank there", r.name, i.Version)
 	}
-	j.advise("for a dense model: one vllm serve per card, one --engine each",
-		"the %d ranks of one server die together", i.Ranks)
+	j.advise(r.dense, "the %d ranks of one server die together", i.Ranks)
 }
 
-func (j *judgements) agents(i engine.Info, s seen) {
+// slots judges an engine that has them. It does not say whether they share one
+// cache; they do when it chose their number itself.
+func (j *judgements) slots(i engine.Info) {
+	const ownChoice = 4
 	switch {
+	case i.Slots == 1:
+		j.advise("give it more with --parallel N, and -c N times as large", "one slot: requests wait for each other")
+	case i.Slots == ownChoice:
+		j.advise("give --parallel and -c, so that each slot has its own part",
+			"%d slots: if that is because --parallel was not given, they share one context, and the cache is %s tokens instead of %s",
+			i.Slots, grouped(i.CapacityTokens/ownChoice), grouped(i.CapacityTokens))
+	case i.Slots > 1:
+		j.good("%d slots: as many requests at once", i.Slots)
+	}
+}
+
+func (j *judgements) agents(i engine.Info, r remedies, s seen) {
+	switch {
+	case s.tools.ok() && i.NoToolParser:
+		j.missing(r.tools, "requests with tools are taken, but calls of tools come back as text, which agents do not understand")
 	case s.tools.ok():
 		j.good("tools are parsed")
-	case s.tools.status == http.StatusBadRequest:
-		j.missing("start it with --enable-auto-tool-choice --tool-call-parser NAME (hermes for Qwen; the engine's documentation lists them)",
-			"requests with tools fail, and agents send nothing else: %s", s.tools.says())
+	case s.tools.status == http.StatusBadRequest, i.NoToolParser:
+		j.missing(r.tools, "requests with tools fail, and agents send nothing else: %s", s.tools.says())
 	case s.chat.ok():
 		j.missing("look at the engine's log", "a request with a tool failed: %s", s.tools.says())
 	}
@@ -112,7 +127,7 @@ func (j *judgements) agents(i engine.Info, s seen) {
 	case s.messages.ok():
 		j.good("/v1/messages is served (Claude Code)")
 	case s.messages.status == http.StatusNotFound:
-		j.missing("upgrade the engine; vLLM serves it from 0.11.1 on", "no /v1/messages: Claude Code cannot be used")
+		j.missing(r.messages, "no /v1/messages: Claude Code cannot be used")
 	case s.chat.ok():
 		j.missing("look at the engine's log", "/v1/messages: %s", s.messages.says())
 	}
@@ -120,29 +135,28 @@ func (j *judgements) agents(i engine.Info, s seen) {
 	case s.responses.ok():
 		j.good("/v1/responses is served (Codex)")
 	case s.responses.status == http.StatusNotFound:
-		j.advise("upgrade the engine", "no /v1/responses: Codex cannot be used")
+		j.advise(r.responses, "no /v1/responses: Codex cannot be used")
 	}
 	if n := i.Models[0].MaxModelLen; n > 0 && n < agentContext {
-		j.missing(fmt.Sprintf("raise --max-model-len to %d or more if the model allows it", agentContext),
-			"a context of %s tokens is too small for coding agents", grouped(n))
+		j.missing(fmt.Sprintf(r.context, agentContext), "a context of %s tokens is too small for coding agents", grouped(n))
 	}
 	if strings.Contains(i.Models[0].ID, "/") {
-		j.advise("--served-model-name NAME without a slash", "Claude Code does not take model names with a slash, as %s; the gateway's alias claude-* helps", i.Models[0].ID)
+		j.advise(r.modelName, "Claude Code does not take model names with a slash, as %s; the gateway's alias claude-* helps", i.Models[0].ID)
 	}
-	if i.Kind == "vllm" && engine.Older(i.Version, 0, 17, 2) {
-		j.missing("upgrade vLLM to 0.18 or newer, or set CLAUDE_CODE_ATTRIBUTION_HEADER=0 for Claude Code",
-			"Claude Code's attribution line, which may change with each request, is part of the prompt in vLLM %s: nothing after it is found in the cache", i.Version)
+	if r.attribution != nil && s.messages.ok() {
+		if remedy := r.attribution(i.Version); remedy != "" {
+			j.missing(remedy, "Claude Code's attribution line, which may change with each request, is part of the prompt in %s %s: nothing after it is found in the cache", r.name, i.Version)
+		}
 	}
 }
 
-func (j *judgements) memory(i engine.Info, s seen) {
+func (j *judgements) memory(i engine.Info, r remedies, s seen) {
 	switch {
-	case i.Kind != "vllm":
+	case r.hostTier == nil:
 	case i.HostTier:
 		j.good("the host-memory KV tier is on")
 	case s.hostMemory >= spareMemory:
 		each := (s.hostMemory - leftMemory) >> 30 / int64(max(i.Ranks, 1))
-		j.advise(fmt.Sprintf("--kv-offloading-backend native --kv-offloading-size %d (GiB for each rank)", each),
-			"this machine has %d GiB of memory to spare, which could hold what the cards forget", s.hostMemory>>30)
+		j.advise(r.hostTier(each), "this machine has %d GiB of memory to spare, which could hold what the cards forget", s.hostMemory>>30)
 	}
 }

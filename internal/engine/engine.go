@@ -29,6 +29,8 @@ type Info struct {
 	PrefixCaching bool
 	// HostTier is set when the host-memory KV tier is on.
 	HostTier bool
+	// NoToolParser is set when the engine says that calls of tools stay text.
+	NoToolParser bool
 	// HasMetrics says whether the metrics page was understood.
 	HasMetrics bool
 }

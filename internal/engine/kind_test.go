@@ -48,7 +48,7 @@ func sglangServer(t testing.TB) *fakeEngine {
 
 func TestDiscoverOtherKinds(t *testing.T) {
 	llama := Info{Kind: "llama.cpp", Version: "b1-7e4c0a9", Models: []Model{{ID: "tiny", Root: "tiny", MaxModelLen: 2048}},
-		Ranks: 1, CapacityTokens: 4096, Slots: 2, PrefixCaching: true, HasMetrics: true}
+		Ranks: 1, CapacityTokens: 4096, Slots: 2, PrefixCaching: true, NoToolParser: true, HasMetrics: true}
 	sgl := Info{Kind: "sglang", Version: "0.5.23", Models: []Model{{ID: "tiny", Root: "tiny", MaxModelLen: 8192}, {ID: "sql", Root: "/lora", Parent: "tiny"}},
 		Ranks: 2, BlockSize: 1, CapacityTokens: 120000, PrefixCaching: true, HostTier: true, HasMetrics: true}
 	with := func(i Info, change func(*Info)) Info { change(&i); return i }
@@ -63,7 +63,7 @@ func TestDiscoverOtherKinds(t *testing.T) {
 			with(llama, func(i *Info) { i.HasMetrics = false })},
 		{"llama-server whose /props is closed", llamaServer(t), func(f *fakeEngine) { delete(f.body, "/props") },
 			with(llama, func(i *Info) {
-				i.Version, i.Slots, i.CapacityTokens = "", 0, 0
+				i.Version, i.Slots, i.CapacityTokens, i.NoToolParser = "", 0, 0, false
 				i.Models = []Model{{ID: "tiny", Root: "tiny"}}
 			})},
 		{"llama-server behind something that hides its name", llamaServer(t), func(f *fakeEngine) { f.body["/v1/models"] = `{"data":[{"id":"tiny"}]}` }, llama},
@@ -75,7 +75,7 @@ func TestDiscoverOtherKinds(t *testing.T) {
 			delete(f.body, "/server_info")
 		}, with(sgl, func(i *Info) { i.Version = "0.5.4" })},
 		{"sglang without a cache", sglangServer(t), func(f *fakeEngine) { f.body["/server_info"] = `{"disable_radix_cache":true}` },
-			with(sgl, func(i *Info) { i.Version, i.PrefixCaching, i.HostTier = "", false, false })},
+			with(sgl, func(i *Info) { i.Version, i.PrefixCaching, i.HostTier, i.NoToolParser = "", false, false, true })},
 	}
 	for _, test := range tests {
 		test.change(test.engine)

@@ -46,11 +46,15 @@ func llamacppAbout(ctx context.Context, p prober, i *Info) error {
 		Defaults struct {
 			Context int64 `json:"n_ctx"`
 		} `json:"default_generation_settings"`
+		Template struct {
+			Tools *bool `json:"supports_tools"`
+		} `json:"chat_template_caps"`
 	}
 	if status != http.StatusOK || json.Unmarshal(body, &v) != nil {
 		return nil
 	}
 	i.Version = v.Build
+	i.NoToolParser = v.Template.Tools != nil && !*v.Template.Tools
 	i.Slots = min(max(v.Slots, 0), maxSlots)
 	context := min(max(v.Defaults.Context, 0), 1<<40)
 	i.CapacityTokens = int64(i.Slots) * context

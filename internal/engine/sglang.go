@@ -83,6 +83,7 @@ func sglangAbout(ctx context.Context, p prober, i *Info) error {
 		Version           string `json:"version"`
 		DisableRadixCache bool   `json:"disable_radix_cache"`
 		Hierarchical      bool   `json:"enable_hierarchical_cache"`
+		ToolCallParser    string `json:"tool_call_parser"`
 		PageSize          int    `json:"page_size"`
 		MaxTotalTokens    int64  `json:"max_total_num_tokens"`
 	}
@@ -101,6 +102,7 @@ func sglangAbout(ctx context.Context, p prober, i *Info) error {
 		i.Version = v.Version
 		i.PrefixCaching = !v.DisableRadixCache
 		i.HostTier = v.Hierarchical
+		i.NoToolParser = v.ToolCallParser == ""
 		if i.BlockSize == 0 {
 			i.BlockSize = max(v.PageSize, 0)
 		}
