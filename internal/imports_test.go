@@ -19,7 +19,7 @@ var mayImport = map[string][]string{
 	"cmd/warden": {"internal/app"},
 	"internal/app": {
 		"internal/access", "internal/bench", "internal/bench/live", "internal/bench/report", "internal/bench/results", "internal/cause", "internal/certs", "internal/config", "internal/doctor", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/kvevents", "internal/llmapi",
-		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/stats", "internal/systemd", "internal/telemetry", "internal/tracing", "internal/web",
+		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/stats", "internal/systemd", "internal/telemetry", "internal/top", "internal/tracing", "internal/web",
 	},
 	"internal/web":              {"internal/access", "internal/pool", "internal/session", "internal/stats", "internal/routing", "internal/engine", "internal/bench/results"},
 	"internal/doctor":           {"internal/engine", "internal/llmapi", "internal/session"},
@@ -45,6 +45,7 @@ var mayImport = map[string][]string{
 	"internal/stats":            {},
 	"internal/telemetry":        {},
 	"internal/typedoc":          {},
+	"internal/top":              {},
 	"internal/tracing":          {"internal/llmapi", "internal/proxy", "internal/routing"},
 	"internal/upstream":         {},
 	"internal/zmtp":             {},
