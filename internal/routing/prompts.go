@@ -14,9 +14,14 @@ type prompts struct {
 // guess is what is expected of a prompt, in tokens; 0 is not known.
 type guess struct{ byText, byGrowth, best int64 }
 
-// enoughPrompts is how many prompts must have been compared before growth is
-// trusted.
-const enoughPrompts = 8
+const (
+	// enoughPrompts is how many prompts must have been compared before growth is
+	// trusted.
+	enoughPrompts = 8
+	// unusual is how many of its usual distances the text must be away to be right
+	// after all: the history was compacted, or a file came in.
+	unusual = 4
+)
 
 // prompts are the like of q's.
 func (l *learned) prompts(q *request) *prompts {
@@ -33,9 +38,7 @@ func (p *prompts) guess(byText, context int64) guess {
 	if context > 0 || p.growth.samples > 0 {
 		g.byGrowth = context + int64(p.growth.or(0))
 	}
-	// A prompt half as long or twice as long as usual is no guess gone wrong: a
-	// history was compacted, or a file came in.
-	usual := byText > g.byGrowth/2 && byText < g.byGrowth*2
+	usual := math.Abs(float64(byText-g.byGrowth)) <= unusual*p.textOff.value*float64(g.byGrowth)
 	if byText == 0 || usual && p.growthOff.samples >= enoughPrompts && p.growthOff.value < p.textOff.value {
 		g.best = g.byGrowth
 	}
