@@ -65,7 +65,7 @@ func Examine(ctx context.Context, client *http.Client, base *url.URL, key string
 }
 
 func describe(i engine.Info) string {
-	s := remediesFor(i.Kind).name
+	s := engine.Title(i.Kind)
 	if i.Kind == "unknown" {
 		s = "an engine of unknown kind"
 	}

@@ -88,10 +88,10 @@ func (j *judgements) ranks(i engine.Info, r remedies) {
 	case len(blind) == 0:
 		j.good("every route goes to the rank that the gateway names")
 	case !engine.HonoursRank(i, "/v1/chat/completions"):
-		j.missing(r.ranks, "%s %s sends requests where it likes: conversations cannot be kept on a card", r.name, i.Version)
+		j.missing(r.ranks, "%s %s sends requests where it likes: conversations cannot be kept on a card", engine.Title(i.Kind), i.Version)
 	case !engine.HonoursRank(i, "/v1/responses"):
 		j.advise(r.ranksOnResponses,
-			"conversations on /v1/responses (Codex) cannot be kept on a card: %s %s ignores the rank there", r.name, i.Version)
+			"conversations on /v1/responses (Codex) cannot be kept on a card: %s %s ignores the rank there", engine.Title(i.Kind), i.Version)
 	}
 	j.advise(r.dense, "the %d ranks of one server die together", i.Ranks)
 }
@@ -145,7 +145,7 @@ func (j *judgements) agents(i engine.Info, r remedies, s seen) {
 	}
 	if r.attribution != nil && s.messages.ok() {
 		if remedy := r.attribution(i.Version); remedy != "" {
-			j.missing(remedy, "Claude Code's attribution line, which may change with each request, is part of the prompt in %s %s: nothing after it is found in the cache", r.name, i.Version)
+			j.missing(remedy, "Claude Code's attribution line, which may change with each request, is part of the prompt in %s %s: nothing after it is found in the cache", engine.Title(i.Kind), i.Version)
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 // remedies are what mends what an engine of one kind lacks. A line that is empty
 // stands for a finding that does not arise there.
 type remedies struct {
-	name          string // as its makers write it
 	metrics       string
 	prefixCaching string
 	cachedTokens  string
@@ -34,7 +33,6 @@ func remediesFor(kind string) remedies {
 	switch kind {
 	case "sglang":
 		return remedies{
-			name:             "SGLang",
 			metrics:          "start it with --enable-metrics",
 			prefixCaching:    "start it without --disable-radix-cache",
 			cachedTokens:     "start it with --enable-cache-report",
@@ -54,7 +52,6 @@ func remediesFor(kind string) remedies {
 		}
 	case "llama.cpp":
 		return remedies{
-			name:         "llama.cpp",
 			metrics:      "start it with --metrics",
 			cachedTokens: "update llama.cpp",
 			forgets:      "look whether it runs with --no-cache-prompt",
@@ -69,7 +66,6 @@ func remediesFor(kind string) remedies {
 		}
 	}
 	r := remedies{
-		name:             "vLLM",
 		metrics:          "",
 		prefixCaching:    "start it with --enable-prefix-caching (vLLM's default)",
 		cachedTokens:     "start it with --enable-prompt-tokens-details",

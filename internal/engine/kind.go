@@ -6,6 +6,7 @@ import "context"
 // the package asks here and names none.
 type kind struct {
 	name   string // as in Info.Kind
+	title  string // as its makers write it
 	owner  string // what its model list gives as "owned_by"
 	prefix string // of its metrics
 	// health is the path that says cheaply whether it can serve.
@@ -29,7 +30,7 @@ var kinds = [...]*kind{&vllm, &sglang, &llamacpp}
 // said how many ranks it has; then it is taken for the first engine that had
 // some.
 var unknownKind = kind{
-	name: "unknown", health: vllm.health, about: vllm.about, ranks: vllm.ranks,
+	name: "unknown", title: "unknown engine", health: vllm.health, about: vllm.about, ranks: vllm.ranks,
 }
 
 // kindOf is the kind of this name.
@@ -41,6 +42,9 @@ func kindOf(name string) *kind {
 	}
 	return &unknownKind
 }
+
+// Title is a kind's name as its makers write it.
+func Title(kind string) string { return kindOf(kind).title }
 
 // kindOwning is the kind whose model list has this owner.
 func kindOwning(owner string) *kind {

@@ -219,6 +219,13 @@ func TestRanksOfOtherKinds(t *testing.T) {
 			t.Errorf("%s %s: blind on %v, want %v", test.info.Kind, test.info.Version, got, test.blind)
 		}
 	}
+	for _, test := range []struct{ kind, path, want string }{
+		{"vllm", "/v1/responses", "0.33"}, {"sglang", "/v1/responses", "0.5.20"}, {"vllm", "/v1/embeddings", ""}, {"llama.cpp", "/v1/responses", ""},
+	} {
+		if got := HonouredFrom(test.kind, test.path); got != test.want {
+			t.Errorf("%s honours the rank on %s from %q, want %q", test.kind, test.path, got, test.want)
+		}
+	}
 	for _, path := range []string{"/inference/v1/generate", "/v1/embeddings"} {
 		if HonoursRank(sgl("0.5.23"), path) {
 			t.Errorf("sglang is said to honour the rank on %s", path)

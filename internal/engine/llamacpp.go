@@ -9,7 +9,7 @@ import (
 // Names and answers are recorded from llama-server, and the older names are those
 // of its documentation. It has no ranks.
 var llamacpp = kind{
-	name: "llama.cpp", owner: "llamacpp", prefix: "llamacpp:", health: "/health",
+	name: "llama.cpp", title: "llama.cpp", owner: "llamacpp", prefix: "llamacpp:", health: "/health",
 	slot: llamacppSlot, label: func(*series, []byte, []byte) {}, about: llamacppAbout,
 }
 

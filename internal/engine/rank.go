@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -31,6 +32,21 @@ func HonoursRank(info Info, path string) bool {
 		}
 	}
 	return false
+}
+
+// HonouredFrom is the first version of a kind of engine that honours the rank on
+// a path, empty when none does.
+func HonouredFrom(kind, path string) string {
+	for _, r := range kindOf(kind).ranks {
+		switch {
+		case r.path != path:
+		case r.patch == 0:
+			return fmt.Sprintf("%d.%d", r.major, r.minor)
+		default:
+			return fmt.Sprintf("%d.%d.%d", r.major, r.minor, r.patch)
+		}
+	}
+	return ""
 }
 
 // BlindPaths lists the generation routes on which HonoursRank is false.

@@ -8,7 +8,7 @@ import (
 
 // Names and answers are those of the source of SGLang 0.5.4 to 0.5.23.
 var sglang = kind{
-	name: "sglang", owner: "sglang", prefix: "sglang:",
+	name: "sglang", title: "SGLang", owner: "sglang", prefix: "sglang:",
 	// /health generates a token, which takes a second at least. /ready, from
 	// 0.5.20 on, does not; before, its absence says that the server is up.
 	health: "/ready",

@@ -7,7 +7,7 @@ import (
 )
 
 var vllm = kind{
-	name: "vllm", owner: "vllm", prefix: "vllm:", health: "/health",
+	name: "vllm", title: "vLLM", owner: "vllm", prefix: "vllm:", health: "/health",
 	slot: vllmSlot, label: vllmLabel, about: vllmAbout,
 	// Pooling, embeddings, scoring and audio never read X-Data-Parallel-Rank, nor
 	// does anything that is not a generation.

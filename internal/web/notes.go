@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"lmwarden/internal/engine"
 	"lmwarden/internal/pool"
 )
 
@@ -49,8 +50,9 @@ func serverNotes(s pool.ServerView) []note {
 	}
 	if len(s.Blind) > 0 {
 		helps := "One server per card helps."
-		if slices.Contains(s.Blind, "/v1/responses") {
-			helps = "What helps: vLLM 0.33, or one server per card."
+		const codex = "/v1/responses"
+		if from := engine.HonouredFrom(s.Info.Kind, codex); from != "" && slices.Contains(s.Blind, codex) {
+			helps = fmt.Sprintf("What helps: %s %s, or one server per card.", engine.Title(s.Info.Kind), from)
 		}
 		notes = append(notes, note{info, fmt.Sprintf("%s: %s ignores the choice of a rank on this route, so its own balancer places these requests; they count as “engine”, never as sticky. %s",
 			strings.Join(s.Blind, ", "), s.URL, helps)})
@@ -59,7 +61,7 @@ func serverNotes(s pool.ServerView) []note {
 		notes = append(notes, note{warn, s.URL + " has no metrics page that can be read: running, waiting, KV used and hit rate are not known, and placement goes by the gateway’s own counts."})
 	}
 	if s.Info.HasMetrics && !s.Info.PrefixCaching {
-		notes = append(notes, note{warn, s.URL + " says that its prefix cache is off: affinity brings nothing there. Start vLLM with --enable-prefix-caching."})
+		notes = append(notes, note{warn, s.URL + " says that its prefix cache is off: affinity brings nothing there. “warden doctor” says which flag turns it on."})
 	}
 	return notes
 }

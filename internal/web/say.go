@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"lmwarden/internal/engine"
 	"lmwarden/internal/pool"
 	"lmwarden/internal/routing"
 )
@@ -160,14 +161,10 @@ func contextSize(n int64) string {
 
 // engineName is the engine's kind and version, empty when neither is known.
 func engineName(s pool.ServerView) string {
-	kind := s.Info.Kind
-	switch kind {
-	case "vllm":
-		kind = "vLLM"
-	case "unknown":
-		kind = "unknown engine"
+	if s.Info.Kind == "" {
+		return s.Info.Version
 	}
-	return strings.TrimSpace(kind + " " + s.Info.Version)
+	return strings.TrimSpace(engine.Title(s.Info.Kind) + " " + s.Info.Version)
 }
 
 // sentence is a statement of which the first words count most.
@@ -305,6 +302,9 @@ func serversOf(servers []pool.ServerView) []serverFacts {
 		}
 		if s.Info.BlockSize > 0 {
 			f.Facts = append(f.Facts, fmt.Sprintf("blocks of %d", s.Info.BlockSize))
+		}
+		if s.Info.Slots > 0 {
+			f.Facts = append(f.Facts, plural(s.Info.Slots, "1 slot", "%d slots"))
 		}
 		if s.Info.HostTier {
 			f.Facts = append(f.Facts, "host-memory tier on")
