@@ -102,6 +102,15 @@ func (c *Core) use(q *request, i int) {
 	}
 }
 
+// cachedTokens is what replica i likely has cached in all.
+func (c *Core) cachedTokens(i int) int64 {
+	own := c.homes.caches[i].tokens
+	if own == 0 && !c.replicas[i].warm {
+		return 0
+	}
+	return own + c.shared()
+}
+
 // uncached is how much of q's prompt replica i would have to read.
 func (c *Core) uncached(q *request, i int) int64 {
 	found := int64(0)

@@ -67,8 +67,11 @@ type ReplicaView struct {
 	Placed, Sticky, SpilledIn, MovedIn, ClientPinned, Unbound int64
 	LiveConversations                                         int
 	LiveTokens                                                int64 // as in Candidate
-	Load                                                      Load
-	Observed                                                  time.Time // of the last Load, zero before the first
+	// CachedTokens is what is likely in the engine's prefix cache, by the requests
+	// that went there.
+	CachedTokens int64
+	Load         Load
+	Observed     time.Time // of the last Load, zero before the first
 }
 
 // WorkingSet compares what the live conversations need with what the caches
@@ -108,7 +111,7 @@ func (c *Core) View(now time.Time) View {
 			State: r.state, InFlight: r.inFlight,
 			Placed: r.served.placed, Sticky: r.served.sticky, SpilledIn: r.served.spilledIn,
 			MovedIn: r.served.movedIn, ClientPinned: r.served.pinned, Unbound: r.served.unbound,
-			LiveConversations: held.live, LiveTokens: held.tokens(),
+			LiveConversations: held.live, LiveTokens: held.tokens(), CachedTokens: c.cachedTokens(i),
 			Load: r.load, Observed: r.observed,
 		}
 	}

@@ -119,3 +119,25 @@ func TestViewShowsTheLoadOfEachReplica(t *testing.T) {
 		t.Errorf("stale load %+v, want the old numbers, marked", got)
 	}
 }
+
+func TestTheViewEstimatesWhatIsCached(t *testing.T) {
+	b := newBox(t, "affinity", separate(2))
+	cached := func(want ...int64) {
+		t.Helper()
+		for i, r := range b.view().Replicas {
+			if r.CachedTokens != want[i] {
+				t.Errorf("replica %d has %d tokens cached, want %d", i, r.CachedTokens, want[i])
+			}
+		}
+	}
+	cached(0, 0)
+	id, _ := b.open(turn(0))
+	b.finish(id, complete(1200, 0, 50))
+	cached(1250, 0)
+	id, _ = b.open(turn(1))
+	b.finish(id, complete(800, 0, 20))
+	cached(1250, 820)
+	b.core.Observe(b.now, 0, Load{Epoch: 1})
+	b.core.Observe(b.now, 0, Load{Epoch: 2}) // its engine restarted
+	cached(0, 820)
+}
