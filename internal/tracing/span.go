@@ -40,6 +40,7 @@ const (
 	keyReason    = attribute.Key("warden.decision")
 	keyWhy       = attribute.Key("warden.why")
 	keyAttempts  = attribute.Key("warden.attempts")
+	keyWaited    = attribute.Key("warden.waited_s")
 	keyMessage   = attribute.Key("warden.error")
 )
 
@@ -70,7 +71,7 @@ func (r *request) Attempt(d routing.Decision) {
 // Failed implements proxy.Trace.
 func (r *request) Failed(cause error) {
 	if r.span.IsRecording() {
-		r.span.AddEvent(eventFailed, trace.WithAttributes(keyMessage.String(cause.Error())))
+		r.span.AddEvent(eventFailed, trace.WithAttributes(keyMessage.String(sound(cause.Error()))))
 	}
 }
 
@@ -86,7 +87,7 @@ func (r *request) End(rec *proxy.Record) {
 	}
 	// What a client did wrong, or its leaving, is no failure of this service.
 	if rec.Outcome == proxy.EngineError || rec.Outcome == proxy.GatewayError {
-		r.span.SetStatus(codes.Error, rec.Error)
+		r.span.SetStatus(codes.Error, sound(rec.Error))
 	}
 	r.span.End(trace.WithTimestamp(rec.Time.Add(rec.Duration)))
 }
@@ -111,7 +112,7 @@ func (r *request) attributes(rec *proxy.Record) []attribute.KeyValue {
 	all := make([]attribute.KeyValue, 0, 24)
 	text := func(key attribute.Key, v string) {
 		if v != "" {
-			all = append(all, key.String(v))
+			all = append(all, key.String(sound(v)))
 		}
 	}
 	number := func(key attribute.Key, v int64, known bool) {
@@ -157,7 +158,16 @@ func (r *request) attributes(rec *proxy.Record) []attribute.KeyValue {
 		text(keyWhy, string(d.Why))
 		number(keyAttempts, int64(rec.Attempts), true)
 	}
+	if rec.Waited > 0 {
+		all = append(all, keyWaited.Float64(rec.Waited.Seconds()))
+	}
 	return all
+}
+
+// sound is a text that can be sent: one that is not UTF-8 would cost the whole
+// batch.
+func sound(s string) string {
+	return strings.ToValidUTF8(s[:min(len(s), maxText)], "")
 }
 
 // operation is the convention's name for what a route does, or empty.

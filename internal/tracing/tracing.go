@@ -103,11 +103,8 @@ func New(o Options) (*Tracer, error) {
 // newTracer is New with another way out.
 func newTracer(o Options, exporter sdk.SpanExporter, about *resource.Resource) *Tracer {
 	out := newSender(exporter, o.Logger)
-	limits := sdk.NewSpanLimits()
-	limits.AttributeValueLengthLimit = maxText
 	provider := sdk.NewTracerProvider(
 		sdk.WithResource(about),
-		sdk.WithRawSpanLimits(limits),
 		sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(o.Sample))),
 	)
 	return &Tracer{provider: provider, tracer: provider.Tracer("lmwarden"), out: out, client: &http.Client{}}

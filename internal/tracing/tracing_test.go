@@ -114,7 +114,7 @@ func turn() *proxy.Record {
 		Facts:    &llmapi.Facts{Model: "claude-x", MaxTokens: 256},
 		Identity: session.Identity{Name: "c-1"}, Client: "claude-code", Key: "ci",
 		Decision: routing.Decision{Replica: 2, Reason: routing.Moved, Why: routing.Failed},
-		Attempts: 2, Status: 200, Outcome: proxy.OK, TTFB: 1500 * time.Millisecond, Duration: 4 * time.Second,
+		Attempts: 2, Waited: 250 * time.Millisecond, Status: 200, Outcome: proxy.OK, TTFB: 1500 * time.Millisecond, Duration: 4 * time.Second,
 		Usage: llmapi.Usage{Known: true, Prompt: 7200, Cached: 6800, CacheState: llmapi.CacheReported, Completion: 90},
 	}
 }
@@ -149,7 +149,7 @@ func TestASpanTellsWhatBecameOfARequest(t *testing.T) {
 		"gen_ai.response.model": "qwen", "gen_ai.response.time_to_first_chunk": "1.5",
 		"gen_ai.usage.input_tokens": "7200", "gen_ai.usage.cache_read.input_tokens": "6800", "gen_ai.usage.output_tokens": "90",
 		"warden.request_id": "req-1", "warden.client": "claude-code", "warden.key": "ci",
-		"warden.replica": "2", "warden.decision": "moved", "warden.why": string(routing.Failed), "warden.attempts": "2",
+		"warden.replica": "2", "warden.decision": "moved", "warden.why": string(routing.Failed), "warden.attempts": "2", "warden.waited_s": "0.25",
 	}
 	if diff := cmp.Diff(want, attributes(s)); diff != "" {
 		t.Error(diff)
@@ -196,16 +196,17 @@ func TestASpanOfAFailureSaysSo(t *testing.T) {
 	}
 }
 
-// What a span may be called is a small list, and no text is longer than its
-// bound.
+// What a span may be called is a small list, no text is longer than its bound, and
+// none keeps the others from being sent.
 func TestWhatClientsWriteMakesSpansNeitherManyNorLarge(t *testing.T) {
 	url, got := collect(t)
 	tr := start(t, Options{Endpoint: url, Sample: 1})
 	for _, rec := range []proxy.Record{
 		{Path: "/v1/chat/completions", Facts: &llmapi.Facts{Model: strings.Repeat("m", 1<<20)}},
-		{Path: "/v1/responses/resp_1"},
+		{Path: "/v1/responses/resp_1", Outcome: proxy.EngineError, Error: "caf\xe9", Facts: &llmapi.Facts{Model: "m\xff"}},
 	} {
 		trace, _ := begin(t, tr)
+		trace.Failed(errors.New(rec.Error))
 		trace.End(&rec)
 	}
 	tr.Stop()
