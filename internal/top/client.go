@@ -59,14 +59,10 @@ func (c *Client) Read(ctx context.Context, q Query) (Snapshot, error) {
 	if q.Conversations {
 		return s, c.readConversations(ctx, q, &s)
 	}
-	name := q.Model
-	if name == "" && len(s.Models) > 0 {
-		name = s.Models[0].Name
-	}
 	var moves struct{ Moves []Move }
-	if name != "" {
+	if q.Model != "" {
 		// A history that cannot be read takes nothing else from the screen.
-		if err := c.do(ctx, http.MethodGet, "/api/stats/moves", url.Values{"model": {name}, "range": {"1h"}}, &moves); err != nil {
+		if err := c.do(ctx, http.MethodGet, "/api/stats/moves", url.Values{"model": {q.Model}, "range": {"1h"}}, &moves); err != nil {
 			s.MovesUnknown = err.Error()
 		}
 	}

@@ -47,7 +47,7 @@ var answers = map[string]string{
 
 func TestAScreensNeedsAreRead(t *testing.T) {
 	c, asked := admin(t, 0, answers)
-	s, err := c.Read(t.Context(), Query{})
+	s, err := c.Read(t.Context(), Query{Model: "org/a b"})
 	if err != nil || s.Overview.State != "fine" || len(s.Models) != 1 || len(s.Moves) != 1 || s.Conversations != nil {
 		t.Errorf("%+v, %v", s, err)
 	}

@@ -119,7 +119,7 @@ func (s screen) turn(by int) screen {
 	}
 	shown, _ := s.selected()
 	at := slices.IndexFunc(models, func(m Model) bool { return m.Name == shown.Name })
-	s.model = models[(at+by+len(models))%len(models)].Name
+	s.model, s.replica = models[(at+by+len(models))%len(models)].Name, 0
 	return s
 }
 

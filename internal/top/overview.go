@@ -31,7 +31,7 @@ func (s screen) overview(width, room int) []string {
 	lines = append(lines, s.replicas(rows, width, most)...)
 	lines = append(lines, s.old(m)...)
 	lines = append(lines, "")
-	lines = append(lines, s.moves()...)
+	lines = append(lines, s.moves(m)...)
 	return append(lines, s.events()...)
 }
 
@@ -191,9 +191,11 @@ func (s screen) old(m *Model) []string {
 }
 
 // moves are the requests of the last hour that left their home.
-func (s screen) moves() []string {
+func (s screen) moves(of *Model) []string {
 	lines := []string{s.theme.dim.Render("Left their home in the last hour")}
 	switch {
+	case s.movesOf != of.Name:
+		return append(lines, "  reading …")
 	case s.data.MovesUnknown != "":
 		return append(lines, "  not known: "+clean(s.data.MovesUnknown))
 	case len(s.data.Moves) == 0:

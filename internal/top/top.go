@@ -21,7 +21,7 @@ type Gateway interface {
 
 // Query is what a screen needs.
 type Query struct {
-	// Model is the one whose moves are read; empty for the first.
+	// Model is the one whose moves are read; empty for none.
 	Model string
 	// Conversations says whether to read the table of conversations: the first Limit
 	// by Sort.

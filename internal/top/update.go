@@ -54,6 +54,7 @@ type screen struct {
 
 	reading bool
 	data    Snapshot  // the latest, empty before the first
+	movesOf string    // the model of data.Moves
 	at      time.Time // of data
 	broken  error     // of the last reading, nil when it succeeded
 	refused error     // why the program ended by itself
@@ -92,7 +93,7 @@ type (
 )
 
 // Init implements tea.Model.
-func (s screen) Init() tea.Cmd { return nextTick() }
+func (s screen) Init() tea.Cmd { return func() tea.Msg { return tick(time.Now()) } }
 
 func nextTick() tea.Cmd { return tea.Tick(readEvery, func(t time.Time) tea.Msg { return tick(t) }) }
 
@@ -122,7 +123,11 @@ func (s screen) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 // query is what the screen needs now.
 func (s screen) query() Query {
 	if s.tab == overview {
-		return Query{Model: s.model}
+		q := Query{}
+		if m, _ := s.selected(); m != nil {
+			q.Model = m.Name
+		}
+		return q
 	}
 	q := Query{Conversations: true, Sort: s.order(conversations), Limit: shownConversations}
 	if s.filter[s.tab] != "" {
@@ -159,7 +164,7 @@ func (s screen) took(m read) (tea.Model, tea.Cmd) {
 		if m.query.Conversations {
 			s.data.Moves, s.data.MovesUnknown = was.Moves, was.MovesUnknown
 		} else {
-			s.data.Conversations, s.data.More = was.Conversations, was.More
+			s.data.Conversations, s.data.More, s.movesOf = was.Conversations, was.More, m.query.Model
 		}
 	}
 	if m.query != s.query() { // the screen is another by now

@@ -48,8 +48,11 @@ func TestWhatIsReadIsWhatIsShown(t *testing.T) {
 	g := &fake{data: some(t)}
 	u := sit(t, g)
 	u.press("right", "tab", "s", "/", "c")
+	if u.movesOf != "org/llama" {
+		t.Errorf("the moves are those of %q", u.movesOf)
+	}
 	want := []Query{
-		{}, {Model: "org/llama"},
+		{}, {Model: "qwen"}, {Model: "org/llama"},
 		{Conversations: true, Sort: "last_seen", Limit: shownConversations},
 		{Conversations: true, Sort: "in_flight", Limit: shownConversations},
 		{Conversations: true, Sort: "in_flight", Limit: searchedConversations},
