@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"lmwarden/internal/pool"
 	"lmwarden/internal/routing"
 )
 
@@ -27,8 +28,8 @@ func usageErrorf(format string, args ...any) error {
 	return UsageError{fmt.Sprintf(format, args...)}
 }
 
-// Policies lists the routing policies by name.
-func Policies() []string { return routing.Policies() }
+// Policies lists by name what a gateway's policy may be.
+func Policies() []string { return append(routing.Policies(), pool.Auto) }
 
 // version and commit are set by the release build (-ldflags -X).
 var version, commit string

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -31,7 +30,7 @@ type Options struct {
 	// Servers are the engine processes, in the order in which their replicas are
 	// numbered. Required.
 	Servers []Server
-	// Policy is a name of routing.Policies(). Default "affinity".
+	// Policy is a name of routing.Policies(), or Auto, the default.
 	Policy string
 	// The rest goes to the core, with its defaults.
 	SpillThreshold   int
@@ -57,9 +56,6 @@ type Server struct {
 }
 
 const (
-	defaultPolicy = "affinity"
-	policyOff     = "off"
-
 	// buildGrace is how long after the first server was discovered the others of
 	// its model are waited for before the replicas are numbered.
 	buildGrace = time.Second
@@ -99,7 +95,8 @@ type Pool struct {
 	configured Options    // as last configured, defaults filled in
 	core       core       // nil until the replicas are known
 	opts       routing.Options
-	lastOn     string                    // the last policy that was not off
+	policy     string                    // as set; the one that it stands for is in opts
+	lastOn     string                    // the last policy that was set and not off
 	saved      map[routing.Key]SavedHome // to restore once their replica is there
 	found      time.Time                 // when the first server was discovered
 	served     string                    // the name in the first discovered server
@@ -142,7 +139,7 @@ func (p *Pool) unlock() {
 // fill puts the defaults in.
 func (o *Options) fill() {
 	if o.Policy == "" {
-		o.Policy = defaultPolicy
+		o.Policy = Auto
 	}
 	if o.Limits.Wait == 0 {
 		o.Limits.Wait = defaultWait
@@ -173,15 +170,17 @@ func New(o Options) (*Pool, error) {
 		since:      time.Now(),
 		newCore:    func(o routing.Options) (core, error) { return routing.New(o) },
 		opts: routing.Options{
-			Policy: o.Policy, SpillThreshold: o.SpillThreshold, Limits: o.Limits,
+			SpillThreshold: o.SpillThreshold, Limits: o.Limits,
 			LiveFor: o.LiveFor, IdleFor: o.IdleFor, MaxConversations: o.MaxConversations,
 		},
-		lastOn: defaultPolicy,
+		policy: o.Policy,
+		lastOn: Auto,
 		held:   map[routing.RequestID]*Lease{},
 	}
 	if o.Policy != policyOff {
 		p.lastOn = o.Policy
 	}
+	p.opts.Policy = p.resolve(o.Policy)
 	// What is wrong with the options must not wait for the engines to show.
 	if _, err := trialCore(p.opts); err != nil {
 		return nil, fmt.Errorf("model %q: %w", o.Name, err)
@@ -222,40 +221,6 @@ func (p *Pool) ServedName() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.served
-}
-
-// SetPolicy switches the policy by name. SetAffinity(true) restores the last
-// policy that was not "off".
-func (p *Pool) SetPolicy(name string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.setPolicy(name)
-}
-
-// SetAffinity switches between "off" and the last other policy.
-func (p *Pool) SetAffinity(on bool) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !on {
-		return p.setPolicy(policyOff)
-	}
-	return p.setPolicy(p.lastOn)
-}
-
-func (p *Pool) setPolicy(name string) error {
-	if known := routing.Policies(); !slices.Contains(known, name) {
-		return fmt.Errorf("unknown policy %q: the policies are %s", name, strings.Join(known, ", "))
-	}
-	if p.core != nil {
-		if err := p.core.SetPolicy(name); err != nil {
-			return err
-		}
-	}
-	p.opts.Policy = name
-	if name != policyOff {
-		p.lastOn = name
-	}
-	return nil
 }
 
 // SetSpillThreshold sets the threshold; 0 means automatic.

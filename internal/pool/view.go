@@ -16,6 +16,7 @@ type View struct {
 	// Waiting is how many requests are held back until a replica takes them.
 	Waiting  int
 	Held     []Held // the first of them
+	Policy   string // as set: Auto, or that of Routing
 	Routing  routing.View
 	Replicas []ReplicaView
 	Servers  []ServerView
@@ -60,7 +61,7 @@ func (p *Pool) View() View {
 	now := time.Now()
 	v := View{
 		Name: p.name, ServedName: p.served, Aliases: p.allAliases(),
-		Since: p.since, Waiting: len(p.held),
+		Since: p.since, Waiting: len(p.held), Policy: p.policy,
 	}
 	if p.core != nil {
 		v.Routing = p.core.View(now)
