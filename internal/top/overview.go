@@ -92,7 +92,11 @@ func (s screen) pills(m *Model, width int) []string {
 		"Sticky " + percent(m.StickyPercent), fmt.Sprintf("In flight %d", m.InFlight),
 	}
 	if m.Queue.Waiting > 0 {
-		pills = append(pills, fmt.Sprintf("Held here %d", m.Queue.Waiting))
+		held := fmt.Sprintf("Held here %d", m.Queue.Waiting)
+		if m.Queue.Longest != nil {
+			held += fmt.Sprintf(", longest %.0f s", *m.Queue.Longest)
+		}
+		pills = append(pills, held)
 	}
 	w := m.WorkingSet
 	set := []string{

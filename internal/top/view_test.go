@@ -124,6 +124,13 @@ func TestAFullCacheAndAGoneReplicaStandOut(t *testing.T) {
 	u.shows(red, u.theme.bad.Render("down"), u.theme.warn.Render("draining"), u.theme.good.Render("ready"))
 }
 
+func TestWhatTheGatewayHoldsIsShown(t *testing.T) {
+	g := &fake{data: some(t)}
+	longest := 2.4
+	g.data.Models[0].Policy, g.data.Models[0].Queue.Waiting, g.data.Models[0].Queue.Longest = "patience", 3, &longest
+	sit(t, g).shows("Affinity on (patience)", "Held here 3, longest 2 s")
+}
+
 func TestSince(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		-time.Second: "0 s", 59 * time.Second: "59 s", time.Hour - 1: "59 min", 47 * time.Hour: "47 h", 72 * time.Hour: "3 days",
