@@ -181,6 +181,17 @@ func (e *engine) resetCache() bool {
 	return e.box.Reset()
 }
 
+// cachedTokens is the content of each rank's prefix cache.
+func (e *engine) cachedTokens() []int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make([]int, e.ranks())
+	for rank := range all {
+		all[rank] = e.box.CachedTokens(rank)
+	}
+	return all
+}
+
 // snapshot is what the ranks have counted, all of one moment. A halted rank still shows what it
 // did when it was halted.
 func (e *engine) snapshot() ([]enginesim.Stats, []figures) {

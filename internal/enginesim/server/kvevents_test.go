@@ -139,7 +139,7 @@ func TestPublishedKVEventsAreWhatIsCached(t *testing.T) {
 					t.Helper()
 					for rank := range o.Replicas {
 						v := w.view(rank)
-						cached := w.cached(rank)
+						cached := int64(w.server.State().CachedTokens[rank])
 						if got := max(v.CachedTokens, 0); got != cached || v.CachedTokens >= 0 && !v.Complete || !v.Connected || v.Problem != "" {
 							t.Errorf("%s: rank %d has %d tokens cached, heard was %+v", what, rank, cached, v)
 						}
@@ -176,12 +176,4 @@ func TestPublishedKVEventsAreWhatIsCached(t *testing.T) {
 			})
 		})
 	}
-}
-
-// cached is what a rank has.
-func (w *kvWorld) cached(rank int) int64 {
-	e := w.server.process().engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return int64(e.box.CachedTokens(rank))
 }

@@ -25,6 +25,8 @@ type State struct {
 	Ranks []Counts `json:"ranks"`
 	// Unrouted are those that no rank has taken.
 	Unrouted Counts `json:"unrouted"`
+	// CachedTokens are the tokens of the full blocks in each rank's prefix cache.
+	CachedTokens []int `json:"cached_tokens"`
 	// Failures are those of requests that are on, and how many they have hit.
 	Failures []FailureState `json:"failures"`
 }
@@ -39,7 +41,9 @@ type FailureState struct {
 func (s *Server) State() State {
 	st := State{Failures: s.ambushes.state()}
 	st.Unrouted, st.Ranks = s.tally.counts()
-	for len(st.Ranks) < s.process().engine.ranks() {
+	e := s.process().engine
+	st.CachedTokens = e.cachedTokens()
+	for len(st.Ranks) < e.ranks() {
 		st.Ranks = append(st.Ranks, Counts{})
 	}
 	return st

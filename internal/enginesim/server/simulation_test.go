@@ -46,7 +46,7 @@ func TestEveryRequestHasOneOutcome(t *testing.T) {
 			t.Errorf("served: %+v", st)
 		}
 		st.Ranks[0].Served, st.Ranks[1].Served = 0, 0
-		want := State{Ranks: []Counts{{Open: 3, Left: 2}, {Open: 1}}, Unrouted: Counts{Refused: 2}, Failures: []FailureState{}}
+		want := State{Ranks: []Counts{{Open: 3, Left: 2}, {Open: 1}}, Unrouted: Counts{Refused: 2}, CachedTokens: []int{0, 0}, Failures: []FailureState{}}
 		if diff := cmp.Diff(want, st); diff != "" {
 			t.Error(diff)
 		}
