@@ -317,7 +317,7 @@ func (v *virtual) observe() {
 		s := r.box.Stats(r.rank)
 		v.router.Observe(v.wall(), i, routing.Load{
 			Running: s.Running, Waiting: s.Waiting, KVUsed: s.KVUsed,
-			Capacity: int64(v.box.Engine.KVTokens), Epoch: v.epochs[r.server],
+			Capacity: int64(v.box.Engine.KVTokens), HostTier: v.box.Engine.HostKVGiB > 0, Epoch: v.epochs[r.server],
 		})
 	}
 }

@@ -33,6 +33,9 @@ type Options struct {
 	MaxConversations int
 	// Limits of what waits.
 	Limits Limits
+	// HostTier says whether the engines have a tier of their caches in the host's
+	// memory.
+	HostTier HostTier
 }
 
 // Core is the Router that every policy shares: homes, counts and loads; the
@@ -66,10 +69,12 @@ type Core struct {
 	claims     []*request    // by replica: who waits there, alone
 	agents     agents
 
-	// tier and among are what candidates answers; among is empty when that has to
+	tier tier
+
+	// bestState and among are what candidates answers; among is empty when that has to
 	// be worked out.
-	tier  State
-	among []int
+	bestState State
+	among     []int
 }
 
 var _ Router = (*Core)(nil)
@@ -89,6 +94,7 @@ func New(o Options) (*Core, error) {
 		return nil, err
 	}
 	c.arrange(o.Replicas, nil, nil)
+	c.SetHostTier(o.HostTier)
 	if err := c.SetPolicy(o.Policy); err != nil {
 		return nil, err
 	}
@@ -185,6 +191,7 @@ type request struct {
 	prompt, output int64         // expected tokens of the prompt, and of the answer on average
 	context        int64         // of its conversation before, 0 when not measured
 	guess          guess         // of its prompt
+	gone           int64         // of its context, what the cache at home has lost
 	needed         int64         // what it is charged with where its attempt is
 	reading        int64         // of that, what was not read before
 	since          time.Duration // arrival
@@ -316,6 +323,7 @@ func (c *Core) learn(q *request, o Outcome) {
 		q.at.warm = true
 	}
 	c.learnTimes(q, o)
+	c.learnGone(q, o)
 	if q.conv == nil {
 		return
 	}

@@ -144,6 +144,7 @@ func (c *Core) charge(q *request) {
 		return
 	}
 	q.needed, q.reading = c.need(q, i), c.uncached(q, i)
+	c.expectGone(q)
 	q.at.committed += q.needed
 	q.at.reading += q.reading
 	if v != nil {

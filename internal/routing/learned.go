@@ -16,6 +16,7 @@ type learned struct {
 	first, later prompts
 	rate         average // tokens that a replica reads in a second
 	place        average // seconds from dispatch to end
+	found        average // of what caches had lost, the share that was found again
 	turns        flow
 	gaps         gapWindow
 }
@@ -34,6 +35,9 @@ type Learned struct {
 	Scale        Measured // the engine's count of a prompt, in estimated tokens
 	ReadingRate  Measured // tokens a second of one replica
 	Place        Measured // seconds from dispatch to the end of an answer
+	// Found is the share of what the caches had lost that was found again in the
+	// host-memory tier.
+	Found Measured
 	// Shared, Hold and Throughput follow from the others and are only shown: the
 	// shared prefix in tokens, the seconds for which a place is kept, and turns a
 	// second.
@@ -55,7 +59,7 @@ func (c *Core) Learned() Learned {
 		Prefixes: slices.Clone(l.prefix.tokens[:min(l.prefix.seen, len(l.prefix.tokens))]),
 		Gaps:     slices.Clone(l.gaps.seconds[:min(l.gaps.seen, len(l.gaps.seconds))]),
 		Need:     m(l.need), Output: m(l.output), OutputSpread: m(l.outputSpread), Scale: m(l.scale),
-		ReadingRate: m(l.rate), Place: m(l.place),
+		ReadingRate: m(l.rate), Place: m(l.place), Found: m(l.found),
 		Throughput: Measured{l.turns.perSecond(c.clock.now), l.turns.samples},
 	}
 	out.Shared = Measured{float64(c.shared()), len(out.Prefixes)}
@@ -80,7 +84,7 @@ func (c *Core) RestoreLearned(from Learned) {
 		from Measured
 	}{
 		{&l.need, from.Need}, {&l.output, from.Output}, {&l.outputSpread, from.OutputSpread},
-		{&l.scale, from.Scale}, {&l.rate, from.ReadingRate}, {&l.place, from.Place},
+		{&l.scale, from.Scale}, {&l.rate, from.ReadingRate}, {&l.place, from.Place}, {&l.found, from.Found},
 	} {
 		if v.from.Samples > 0 && v.from.Value >= 0 && !math.IsInf(v.from.Value, 0) {
 			*v.to = average{v.from.Value, v.from.Samples}
@@ -126,6 +130,7 @@ func (c *Core) learnTimes(q *request, o Outcome) {
 // every request because it takes some microseconds.
 func (c *Core) relearn() {
 	c.fitting = c.fewestPlaces()
+	c.judgeTier()
 	c.gaps = c.learned.gaps.sorted()
 	c.hold = c.gaps.hold(c.seconds(int64(c.learned.need.or(0))) * float64(c.fitting))
 }

@@ -47,11 +47,12 @@ const (
 //     moment ago. A turn that has half its history at home waits a while for that.
 type patience struct{ affinity }
 
-// patient tells whether patience is the policy. A request that must not wait is
-// then sent as affinity sends it.
+// patient tells whether requests may be held: patience is the policy, and no tier
+// of the caches makes that needless. A request that must not wait is sent as
+// affinity sends it.
 func (c *Core) patient() bool {
 	_, ok := c.policy.(patience)
-	return ok
+	return ok && !c.tier.serves
 }
 
 // arrive chooses for a request that may have to wait; ok is false when it has to.

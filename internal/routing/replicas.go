@@ -86,9 +86,9 @@ func (c *Core) candidates(tried []int) (tier State, among []int) {
 		return c.inBestState(tried, nil)
 	}
 	if len(c.among) == 0 {
-		c.tier, c.among = c.inBestState(nil, c.among)
+		c.bestState, c.among = c.inBestState(nil, c.among)
 	}
-	return c.tier, c.among
+	return c.bestState, c.among
 }
 
 // inBestState appends the candidates to an empty slice.

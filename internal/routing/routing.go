@@ -113,10 +113,11 @@ const (
 	ByPolicy      Why = "policy"         // the policy chooses anew for each turn
 	NoReplica     Why = "no replica"     // none is up
 	PinDown       Why = "pinned replica is down"
-	NoSuchReplica Why = "no such replica" // a pin out of range
-	QueueFull     Why = "queue full"      // as many wait as may, or one more would wait too long
-	NoRoom        Why = "caches full"     // held: it fits on no replica beside what is there
-	HomeBusy      Why = "home busy"       // held: its history is at its home, where it does not fit now
+	NoSuchReplica Why = "no such replica"  // a pin out of range
+	QueueFull     Why = "queue full"       // as many wait as may, or one more would wait too long
+	TierServes    Why = "host-memory tier" // View.InsteadWhy
+	NoRoom        Why = "caches full"      // held: it fits on no replica beside what is there
+	HomeBusy      Why = "home busy"        // held: its history is at its home, where it does not fit now
 )
 
 // Candidate is one replica as it was compared: the numbers of the receipt.
@@ -212,6 +213,7 @@ type Load struct {
 	Running, Waiting int
 	KVUsed           float64 // 0..1
 	Capacity         int64   // KV tokens of this replica, 0 when not known
+	HostTier         bool    // what its cache pushes out is kept in the host's memory
 	Slots            int     // requests that it works on at once, 0 when not known or not bounded
 	Epoch            int     // life of the engine process, from 1; a rise makes the replica's conversations cold
 	// Stale is set when the last scrape failed: the numbers are old and must not

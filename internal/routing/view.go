@@ -4,7 +4,11 @@ import "time"
 
 // View is the state of a core at one moment, a copy.
 type View struct {
-	Policy         string
+	Policy string
+	// Instead is the policy that decides in place of Policy, and InsteadWhy why;
+	// empty when Policy itself does.
+	Instead        string
+	InsteadWhy     Why
 	SpillThreshold int // in force
 	SpillAuto      bool
 	InFlight       int   // all requests open, those that the engine's balancer placed included
@@ -104,6 +108,9 @@ func (c *Core) View(now time.Time) View {
 		WorkingSet: c.workingSet(),
 		Queue:      c.queueView(),
 		Learned:    c.Learned(),
+	}
+	if _, ok := c.policy.(patience); ok && c.tier.serves {
+		v.Instead, v.InsteadWhy = "affinity", TierServes
 	}
 	for i := range c.replicas {
 		r, held := c.replicas[i], c.homes.heldAt(i)
