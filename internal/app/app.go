@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"runtime/debug"
 
-	"lmwarden/internal/pool"
 	"lmwarden/internal/routing"
 )
 
@@ -28,8 +27,8 @@ func usageErrorf(format string, args ...any) error {
 	return UsageError{fmt.Sprintf(format, args...)}
 }
 
-// Policies lists by name what a gateway's policy may be.
-func Policies() []string { return append(routing.Policies(), pool.Auto) }
+// Policies lists the routing policies by name.
+func Policies() []string { return routing.Policies() }
 
 // version and commit are set by the release build (-ldflags -X).
 var version, commit string

@@ -108,8 +108,7 @@ type Model struct {
 	ServedName string `yaml:"served_name,omitempty"`
 	// Aliases are further names, with * as in claude-*.
 	Aliases []string `yaml:"aliases,omitempty"`
-	// Policy is the rule by which requests get a replica; auto is patience, or
-	// affinity where an engine keeps a cache in host memory.
+	// Policy is the rule by which requests get a replica.
 	Policy string `yaml:"policy"`
 	// SpillThreshold is how many requests a home may have in flight before one
 	// leaves it.
@@ -291,7 +290,7 @@ func (c *Config) Fill() {
 
 func (m *Model) fill(s Session) {
 	if m.Policy == "" {
-		m.Policy = "auto"
+		m.Policy = "patience"
 	}
 	if m.LiveFor == 0 {
 		m.LiveFor = Duration(10 * time.Minute)

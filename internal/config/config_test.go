@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-var policies = []string{"off", "round-robin", "least-inflight", "session-hash", "affinity", "patience", "auto"}
+var policies = []string{"off", "round-robin", "least-inflight", "session-hash", "affinity", "patience"}
 
 const full = `listen: 0.0.0.0:8100
 admin:
@@ -84,7 +84,7 @@ func TestParseReadsEveryKeyOverTheDefaults(t *testing.T) {
 			{URL: parseURL(t, "https://gpu-2:8443/vllm"), KVEvents: Endpoint{"gpu-2", 5557}, KVEventsReplay: Endpoint{"::1", 5657}},
 		},
 	}, {
-		Name: "7", Policy: "auto", LiveFor: Duration(10 * time.Minute), IdleFor: Duration(2 * time.Hour),
+		Name: "7", Policy: "patience", LiveFor: Duration(10 * time.Minute), IdleFor: Duration(2 * time.Hour),
 		Engines: []Engine{{URL: parseURL(t, "http://[::1]:8001")}},
 	}}
 	want.Session = Session{Headers: []string{"X-My-Session"}, IdleFor: Duration(2 * time.Hour), MaxConversations: 1000}
@@ -313,7 +313,7 @@ w.yaml:3:14: log.level: unknown level "loud"; allowed: debug, info, warn, error
 w.yaml:6:25: models[0].aliases[1]: the alias "claude-*" is already models[0].aliases[0]; names and aliases must differ
     6 |     aliases: [claude-*, claude-*]
       |                         ^
-w.yaml:7:13: models[0].policy: unknown policy "afinity"; did you mean "affinity"? allowed: off, round-robin, least-inflight, session-hash, affinity, patience, auto
+w.yaml:7:13: models[0].policy: unknown policy "afinity"; did you mean "affinity"? allowed: off, round-robin, least-inflight, session-hash, affinity, patience
     7 |     policy: afinity
       |             ^
 w.yaml:10:14: models[0].engines[1].url: http://h:1 is already models[0].engines[0].url; one server behind one URL is one engine, its replicas are its ranks
@@ -373,7 +373,7 @@ func TestValidateConfigFromFlags(t *testing.T) {
 		t.Error(err)
 	}
 	c.Models[0].Policy = "bogus"
-	want := `models[0].policy: unknown policy "bogus"; allowed: off, round-robin, least-inflight, session-hash, affinity, patience, auto`
+	want := `models[0].policy: unknown policy "bogus"; allowed: off, round-robin, least-inflight, session-hash, affinity, patience`
 	if err := c.Validate(policies); err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

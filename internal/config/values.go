@@ -139,7 +139,9 @@ type Endpoint struct {
 func (e Endpoint) IsZero() bool { return e == Endpoint{} }
 
 // Address is HOST:PORT with the port of a rank, which count up from the first.
-func (e Endpoint) Address(rank int) string { return net.JoinHostPort(e.host, strconv.Itoa(e.port+rank)) }
+func (e Endpoint) Address(rank int) string {
+	return net.JoinHostPort(e.host, strconv.Itoa(e.port+rank))
+}
 
 // String is the endpoint of the first rank.
 func (e Endpoint) String() string {

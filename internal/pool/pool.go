@@ -30,7 +30,7 @@ type Options struct {
 	// Servers are the engine processes, in the order in which their replicas are
 	// numbered. Required.
 	Servers []Server
-	// Policy is a name of routing.Policies(), or Auto, the default.
+	// Policy is a name of routing.Policies(). Default "patience".
 	Policy string
 	// The rest goes to the core, with its defaults.
 	SpillThreshold   int
@@ -95,8 +95,7 @@ type Pool struct {
 	configured Options    // as last configured, defaults filled in
 	core       core       // nil until the replicas are known
 	opts       routing.Options
-	policy     string                    // as set; the one that it stands for is in opts
-	lastOn     string                    // the last policy that was set and not off
+	lastOn     string                    // the last policy that was not off
 	saved      map[routing.Key]SavedHome // to restore once their replica is there
 	found      time.Time                 // when the first server was discovered
 	served     string                    // the name in the first discovered server
@@ -139,7 +138,7 @@ func (p *Pool) unlock() {
 // fill puts the defaults in.
 func (o *Options) fill() {
 	if o.Policy == "" {
-		o.Policy = Auto
+		o.Policy = defaultPolicy
 	}
 	if o.Limits.Wait == 0 {
 		o.Limits.Wait = defaultWait
@@ -170,17 +169,15 @@ func New(o Options) (*Pool, error) {
 		since:      time.Now(),
 		newCore:    func(o routing.Options) (core, error) { return routing.New(o) },
 		opts: routing.Options{
-			SpillThreshold: o.SpillThreshold, Limits: o.Limits,
+			Policy: o.Policy, SpillThreshold: o.SpillThreshold, Limits: o.Limits,
 			LiveFor: o.LiveFor, IdleFor: o.IdleFor, MaxConversations: o.MaxConversations,
 		},
-		policy: o.Policy,
-		lastOn: Auto,
+		lastOn: defaultPolicy,
 		held:   map[routing.RequestID]*Lease{},
 	}
 	if o.Policy != policyOff {
 		p.lastOn = o.Policy
 	}
-	p.opts.Policy = p.resolve(o.Policy)
 	// What is wrong with the options must not wait for the engines to show.
 	if _, err := trialCore(p.opts); err != nil {
 		return nil, fmt.Errorf("model %q: %w", o.Name, err)

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -138,38 +137,6 @@ func TestAffinityComesBackAfterAStartWithout(t *testing.T) {
 	if err := p.SetAffinity(true); err != nil || p.View().Routing.Policy != "patience" {
 		t.Errorf("%q %v", p.View().Routing.Policy, err)
 	}
-}
-
-// An engine with a cache tier in host memory has nothing to gain by waiting.
-func TestAutoIsWhatSuitsTheEngines(t *testing.T) {
-	p := newPool(t, Server{URL: "a"}, Server{URL: "b"})
-	tiered := info(1, "m")
-	tiered.HostTier = true
-	want := func(set, inForce string) {
-		t.Helper()
-		if v := p.View(); v.Policy != set || v.Routing.Policy != inForce {
-			t.Errorf("%s stands for %s, want %s for %s", v.Policy, v.Routing.Policy, set, inForce)
-		}
-	}
-	p.Observe(0, good(info(1, "m")))
-	want(Auto, "patience")
-	p.Observe(1, good(tiered))
-	want(Auto, "affinity")
-	if err := p.SetPolicy("patience"); err != nil {
-		t.Fatal(err)
-	}
-	p.Observe(1, good(tiered))
-	want("patience", "patience")
-	if err := p.SetPolicy(Auto); err != nil {
-		t.Fatal(err)
-	}
-	want(Auto, "affinity")
-	if err := errors.Join(p.SetAffinity(false), p.SetAffinity(true)); err != nil {
-		t.Fatal(err)
-	}
-	want(Auto, "affinity")
-	p.Observe(1, good(info(1, "m")))
-	want(Auto, "patience")
 }
 
 func TestDrain(t *testing.T) {

@@ -186,7 +186,6 @@ func (p *Pool) hear(s *server, r engine.Report) {
 // settle numbers the replicas and tells the core the load of servers that were
 // heard or are new, and the states. Callers hold mu.
 func (p *Pool) settle(now time.Time, heard ...*server) {
-	p.adapt()
 	grown, err := p.number(now)
 	if err != nil {
 		p.note(slog.LevelError, "model cannot be served", "error", err)

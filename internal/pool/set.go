@@ -296,8 +296,8 @@ func (s *Set) Lookup(model string) (*Pool, bool) {
 // newUnheard returns a pool without servers.
 func newUnheard(name string) *Pool {
 	return &Pool{
-		name: name, since: time.Now(), log: slog.New(slog.DiscardHandler), policy: Auto, lastOn: Auto,
-		opts: routing.Options{Policy: policyPatience},
+		name: name, since: time.Now(), log: slog.New(slog.DiscardHandler), lastOn: defaultPolicy,
+		opts: routing.Options{Policy: defaultPolicy},
 	}
 }
 

@@ -16,7 +16,6 @@ type View struct {
 	// Waiting is how many requests are held back until a replica takes them.
 	Waiting  int
 	Held     []Held // the first of them
-	Policy   string // as set: Auto, or that of Routing
 	Routing  routing.View
 	Replicas []ReplicaView
 	Servers  []ServerView
@@ -61,7 +60,7 @@ func (p *Pool) View() View {
 	now := time.Now()
 	v := View{
 		Name: p.name, ServedName: p.served, Aliases: p.allAliases(),
-		Since: p.since, Waiting: len(p.held), Policy: p.policy,
+		Since: p.since, Waiting: len(p.held),
 	}
 	if p.core != nil {
 		v.Routing = p.core.View(now)

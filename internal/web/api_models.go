@@ -1,7 +1,6 @@
 package web
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -21,7 +20,6 @@ type model struct {
 	Aliases        []string       `json:"aliases"`
 	Affinity       string         `json:"affinity"`
 	Policy         string         `json:"policy"`
-	PolicySet      string         `json:"policy_set"` // auto, or the same
 	SpillThreshold spillThreshold `json:"spill_threshold"`
 	StickyPercent  percent        `json:"sticky_percent"`
 	InFlight       int            `json:"in_flight"`
@@ -100,7 +98,7 @@ type server struct {
 func modelOf(v pool.View) model {
 	m := model{
 		Name: v.Name, ServedName: v.ServedName, Aliases: append([]string{}, v.Aliases...),
-		Affinity: "on", Policy: v.Routing.Policy, PolicySet: cmp.Or(v.Policy, v.Routing.Policy),
+		Affinity: "on", Policy: v.Routing.Policy,
 		SpillThreshold: spillThreshold{v.Routing.SpillThreshold, v.Routing.SpillAuto},
 		StickyPercent:  stickyPercent(v),
 		InFlight:       v.Routing.InFlight,

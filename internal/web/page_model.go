@@ -100,8 +100,8 @@ func (h *Handler) modelPage(w http.ResponseWriter, r *http.Request) {
 			m.Answers = append(m.Answers, a)
 		}
 	}
-	for _, name := range append(routing.Policies(), pool.Auto) {
-		m.Policies = append(m.Policies, filterLink{Label: name, On: name == cmp.Or(v.Policy, v.Routing.Policy)})
+	for _, name := range routing.Policies() {
+		m.Policies = append(m.Policies, filterLink{Label: name, On: name == v.Routing.Policy})
 	}
 	m.Held, m.HeldOnes, m.Learned = heldSentence(v), heldOnes(v), learnedOf(v.Routing.Learned)
 	var measured memory

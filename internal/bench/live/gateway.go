@@ -2,7 +2,6 @@ package live
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,19 +18,17 @@ const adminWithin = 10 * time.Second
 // gateway is the gateway's admin API, as far as a measurement needs it. It is for
 // one goroutine.
 type gateway struct {
-	client  *http.Client
-	admin   *url.URL
-	found   modelView // as it was before the measurement
-	policy  string    // in force
-	changed bool      // by this measurement
+	client *http.Client
+	admin  *url.URL
+	found  modelView // as it was before the measurement
+	policy string    // in force
 }
 
 // modelView is what GET /api/models/NAME answers.
 type modelView struct {
-	Name      string
-	Policy    string
-	PolicySet string `json:"policy_set"` // auto, or the same; empty of an older gateway
-	Replicas  []struct {
+	Name     string
+	Policy   string
+	Replicas []struct {
 		URL  string
 		Rank *int
 	}
@@ -101,18 +98,17 @@ func (g *gateway) setPolicy(name string) error {
 	if err := g.call(ctx, "PATCH", g.at(g.found.Name), map[string]string{"policy": name}, nil); err != nil {
 		return err
 	}
-	g.policy, g.changed = name, true
+	g.policy = name
 	return nil
 }
 
 // restore brings back the policy that was found.
 func (g *gateway) restore() error {
-	if !g.changed {
+	if g.policy == g.found.Policy {
 		return nil
 	}
-	was := cmp.Or(g.found.PolicySet, g.found.Policy)
-	if err := g.setPolicy(was); err != nil {
-		return fmt.Errorf("give model %s back its policy %s: %w", g.found.Name, was, err)
+	if err := g.setPolicy(g.found.Policy); err != nil {
+		return fmt.Errorf("give model %s back its policy %s: %w", g.found.Name, g.found.Policy, err)
 	}
 	return nil
 }
