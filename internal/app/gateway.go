@@ -14,6 +14,7 @@ import (
 
 	"lmwarden/internal/cause"
 	"lmwarden/internal/config"
+	"lmwarden/internal/kvevents"
 	"lmwarden/internal/pool"
 	"lmwarden/internal/proxy"
 	"lmwarden/internal/routing"
@@ -34,6 +35,7 @@ type Gateway struct {
 	store   *store // nil when nothing is kept
 	history *stats.Store
 	caches  caches
+	kv      *kvevents.Listeners
 	events  *web.EventLog
 	proxy   *proxy.Handler
 	guards  guards
@@ -107,12 +109,16 @@ func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, 
 		return nil, err
 	}
 
+	if g.kv, err = kvevents.New(kvevents.Options{Log: log, Dial: dial}); err != nil {
+		return nil, err
+	}
+
 	registry := telemetry.NewRegistry()
 	v, commit, goVersion := buildVersion()
 	metrics, err := telemetry.NewMetrics(telemetry.Options{
 		Registerer: registry,
 		Build:      telemetry.Build{Version: v, Commit: commit, Go: goVersion},
-		Pools:      func() []telemetry.Pool { return poolGauges(g.models) },
+		Pools:      func() []telemetry.Pool { return poolGauges(g.models, g.kvView) },
 
 		HistoryDropped: g.history.Dropped,
 	})
@@ -239,6 +245,7 @@ func (g *Gateway) StartOn(on Listeners) error {
 	g.running.Go(func() { g.history.Run(ctx) })
 	g.running.Go(func() { observe(ctx, g.history, &g.caches, g.models) })
 	g.running.Go(func() { g.events.Watch(ctx) })
+	g.running.Go(func() { g.followKVEvents(ctx) })
 	if g.store != nil {
 		g.running.Go(func() { g.store.run(ctx, g.models) })
 	}

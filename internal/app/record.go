@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"lmwarden/internal/cause"
+	"lmwarden/internal/kvevents"
 	"lmwarden/internal/llmapi"
 	"lmwarden/internal/pool"
 	"lmwarden/internal/proxy"
@@ -56,8 +57,9 @@ func (r recorder) judge(now time.Time, rec *proxy.Record, h *stats.Record) {
 	h.Changed = stats.Change{Part: v.At.Part, Message: v.At.Message, Byte: v.At.Byte}
 }
 
-// poolGauges reads the pools for the metrics page.
-func poolGauges(models *pool.Set) []telemetry.Pool {
+// poolGauges reads the pools, and what KV events say of a replica, for the metrics
+// page.
+func poolGauges(models *pool.Set, kv func(url string, rank int) (kvevents.View, bool)) []telemetry.Pool {
 	var all []telemetry.Pool
 	for _, p := range models.Pools() {
 		v := p.View()
@@ -69,7 +71,10 @@ func poolGauges(models *pool.Set) []telemetry.Pool {
 			}
 			one := telemetry.Replica{
 				InFlight: r.InFlight, Conversations: r.LiveConversations, ScrapeAge: r.ScrapeAge,
-				State: r.State.String(), Running: -1, Waiting: -1, KVUsed: -1,
+				State: r.State.String(), Running: -1, Waiting: -1, KVUsed: -1, KVCached: -1,
+			}
+			if v, ok := kv(r.URL, r.Rank); ok {
+				one.KVCached = v.CachedTokens
 			}
 			if !r.Observed.IsZero() && !r.Load.Stale {
 				one.Running, one.Waiting, one.KVUsed = r.Load.Running, r.Load.Waiting, r.Load.KVUsed

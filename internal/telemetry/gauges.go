@@ -11,7 +11,7 @@ import (
 type gauges struct {
 	pools                                       func() []Pool
 	inFlight, waiting, conversations, scrapeAge *prometheus.Desc
-	state, running, queued, kvUsed              *prometheus.Desc
+	state, running, queued, kvUsed, kvCached    *prometheus.Desc
 }
 
 func newGauges(pools func() []Pool) *gauges {
@@ -26,13 +26,14 @@ func newGauges(pools func() []Pool) *gauges {
 		running:       desc("warden_engine_running", "Requests in the engine's batch, as it says.", "model", "replica"),
 		queued:        desc("warden_engine_waiting", "Requests in the engine's queue, as it says.", "model", "replica"),
 		kvUsed:        desc("warden_kv_used_ratio", "Share of the KV cache that running requests use, as the engine says.", "model", "replica"),
+		kvCached:      desc("warden_kv_cached_tokens", "Tokens in the engine's prefix cache, by its KV events.", "model", "replica"),
 		conversations: desc("warden_conversations", "Live conversations whose home the replica is.", "model", "replica"),
 		scrapeAge:     desc("warden_scrape_age_seconds", "Time since the last good scrape of the engine.", "model", "replica"),
 	}
 }
 
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.inFlight, g.waiting, g.conversations, g.scrapeAge, g.state, g.running, g.queued, g.kvUsed} {
+	for _, d := range []*prometheus.Desc{g.inFlight, g.waiting, g.conversations, g.scrapeAge, g.state, g.running, g.queued, g.kvUsed, g.kvCached} {
 		out <- d
 	}
 }
@@ -65,6 +66,7 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 			known(g.running, float64(r.Running))
 			known(g.queued, float64(r.Waiting))
 			known(g.kvUsed, r.KVUsed)
+			known(g.kvCached, float64(r.KVCached))
 		}
 	}
 }

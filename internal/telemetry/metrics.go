@@ -53,6 +53,9 @@ type Replica struct {
 	// does not tell them.
 	Running, Waiting int
 	KVUsed           float64
+	// KVCached is the tokens in the engine's prefix cache by its KV events; negative
+	// when these are not known.
+	KVCached int64
 }
 
 // Build is what the binary was made from.

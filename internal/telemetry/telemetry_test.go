@@ -53,8 +53,8 @@ func TestScrape(t *testing.T) {
 	m, r := newMetrics(t, Pool{
 		Model: "m", EngineInFlight: 1, Waiting: 5,
 		Replicas: []Replica{
-			{InFlight: 2, Conversations: 3, ScrapeAge: 1500 * time.Millisecond, State: "ready", Running: 2, KVUsed: .25},
-			{ScrapeAge: -1, State: "down", Running: -1, Waiting: -1, KVUsed: math.NaN()},
+			{InFlight: 2, Conversations: 3, ScrapeAge: 1500 * time.Millisecond, State: "ready", Running: 2, KVUsed: .25, KVCached: 1600},
+			{ScrapeAge: -1, State: "down", Running: -1, Waiting: -1, KVUsed: math.NaN(), KVCached: -1},
 		},
 	}, Pool{Model: "down", Waiting: -1})
 	m.Observe(Request{Model: "m", Replica: "0", Reason: "stayed", Outcome: "ok", TTFB: time.Second, Duration: 2 * time.Second,
@@ -76,6 +76,7 @@ func TestScrape(t *testing.T) {
 		`warden_in_flight{model="m",replica="0"} 2`,
 		`warden_in_flight{model="m",replica="1"} 0`,
 		`warden_in_flight{model="m",replica="engine"} 1`,
+		`warden_kv_cached_tokens{model="m",replica="0"} 1600`,
 		`warden_kv_used_ratio{model="m",replica="0"} 0.25`,
 		`warden_moves_total{model="m",replica="1",why="home down"} 1`,
 		`warden_prompt_tokens_total{model="m",replica="0",source="cached"} 80`,
