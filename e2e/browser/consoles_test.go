@@ -65,6 +65,7 @@ func (b *box) watch(ctx context.Context, t *testing.T, path string, after time.D
 			t.Error(err)
 			return
 		}
+		req.Header.Set("X-Warden-Refresh", "1")
 		res, err := http.DefaultClient.Do(req)
 		if err == nil {
 			_, _ = io.Copy(io.Discard, res.Body)

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,6 +94,8 @@ func (h *sharedHistory) Recent(ctx context.Context, model string, n int) ([]stat
 // shared keeps answers for a moment. Those who ask for the same meanwhile wait for
 // the first; nobody may change an answer. The zero value is empty.
 type shared[K comparable, V any] struct {
+	lasts time.Duration // how long an answer is kept; 0 means sharedFor
+
 	mu   sync.Mutex
 	kept map[K]*answer[V] // guarded by mu
 }
@@ -124,7 +127,7 @@ func (s *shared[K, V]) get(k K, ask func() (V, error)) (V, error) {
 
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.have && time.Since(a.at) < sharedFor {
+	if a.have && time.Since(a.at) < cmp.Or(s.lasts, sharedFor) {
 		return a.v, nil
 	}
 	v, err := ask()

@@ -91,6 +91,7 @@ type Handler struct {
 	started    time.Time
 	history    *sharedHistory
 	benchmarks benchmarks
+	refreshes  refreshes
 	serve      http.Handler
 }
 
@@ -126,7 +127,7 @@ func New(o Options) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.serve = guard(o.Hosts, h.withLogin(mux))
+	h.serve = guard(o.Hosts, h.withLogin(h.refreshes.of(mux)))
 	return h, nil
 }
 

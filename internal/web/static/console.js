@@ -155,7 +155,7 @@ async function refresh() {
   if (asking) return;
   asking = true;
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store", signal: AbortSignal.timeout(5000) });
+    const answer = await fetch(location.href, { headers: { Accept: "text/html", "X-Warden-Refresh": "1" }, cache: "no-store", signal: AbortSignal.timeout(5000) });
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     if (answer.redirected) location.assign(answer.url); // the login ended
     const next = new DOMParser().parseFromString(await answer.text(), "text/html");
