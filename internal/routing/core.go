@@ -18,6 +18,9 @@ const (
 type Options struct {
 	Replicas []Replica
 	Policy   string // a name of Policies()
+	// Shadow is a policy that is asked about each request too, and only counted
+	// (ShadowView); empty for none.
+	Shadow string
 	// SpillThreshold is how many requests a home may have in flight before a
 	// request leaves it; 0 means automatic, which is 8, or with patience the number
 	// that fits.
@@ -69,7 +72,8 @@ type Core struct {
 	claims     []*request    // by replica: who waits there, alone
 	agents     agents
 
-	tier tier
+	tier   tier
+	shadow shadow
 
 	// bestState and among are what candidates answers; among is empty when that has to
 	// be worked out.
@@ -96,6 +100,9 @@ func New(o Options) (*Core, error) {
 	c.arrange(o.Replicas, nil, nil)
 	c.SetHostTier(o.HostTier)
 	if err := c.SetPolicy(o.Policy); err != nil {
+		return nil, err
+	}
+	if err := c.SetShadow(o.Shadow); err != nil {
 		return nil, err
 	}
 	if err := c.SetSpillThreshold(o.SpillThreshold); err != nil {
@@ -215,7 +222,7 @@ func (c *Core) Arrive(now time.Time, r Request) []Action {
 		q.root = c.rootOf(q)
 	}
 	c.measure(q)
-	d, verdict := c.decideOrHold(q)
+	d, verdict := c.decideBesideShadow(q)
 	if verdict.Kind == Refuse {
 		return append(others, verdict)
 	}
@@ -388,9 +395,7 @@ func (c *Core) Tick(now time.Time) []Action {
 		c.relearned = c.clock.now
 		c.relearn()
 	}
-	if c.patient() {
-		c.fadePlaces()
-	}
+	c.fadePlaces()
 	return c.admit()
 }
 

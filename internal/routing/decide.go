@@ -33,12 +33,18 @@ func (c *Core) query(q *request) (query, Why) {
 
 // decision is a policy's choice with its reason and receipt.
 func (c *Core) decision(q *request, in *query, ch choice) Decision {
-	home := in.home
-	d := Decision{Replica: ch.replica, Server: ch.server, Home: home, From: home}
+	d := c.reasoned(q, in, ch)
 	if ch.compared {
 		d.Candidates = c.receipt(in, ch)
 	}
-	c.mark(d.Server, d.Replica)
+	c.mark(ch.server, ch.replica)
+	return d
+}
+
+// reasoned is a policy's choice with its reason.
+func (c *Core) reasoned(q *request, in *query, ch choice) Decision {
+	home := in.home
+	d := Decision{Replica: ch.replica, Server: ch.server, Home: home, From: home}
 	switch {
 	case ch.toEngine:
 		d.Reason = Off

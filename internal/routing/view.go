@@ -18,6 +18,7 @@ type View struct {
 	WorkingSet     WorkingSet
 	Queue          QueueView
 	Learned        Learned
+	Shadow         *ShadowView // nil without one
 }
 
 // QueueView is what waits.
@@ -108,6 +109,7 @@ func (c *Core) View(now time.Time) View {
 		WorkingSet: c.workingSet(),
 		Queue:      c.queueView(),
 		Learned:    c.Learned(),
+		Shadow:     c.shadow.view(),
 	}
 	if _, ok := c.policy.(patience); ok && c.tier.serves {
 		v.Instead, v.InsteadWhy = "affinity", TierServes
