@@ -43,8 +43,16 @@ func TestKVEventsAreShown(t *testing.T) {
 	silent := newEngine(t, 1, nil)
 	g := startGateway(t, []string{first.url(), second.url(), silent.url()}, func(c *config.Config) {
 		c.Models[0].Engines[0].KVEvents, c.Models[0].Engines[0].KVEventsReplay = of0.KVEvents, of0.KVEventsReplay
-		c.Models[0].Engines[1].KVEvents = of1.KVEvents
+		c.Models[0].Engines[1].KVEvents, c.Models[0].Engines[1].KVEventsReplay = of1.KVEvents, of1.KVEventsReplay
 	}).awaitReady()
+	for _, e := range []*simEngine{first, second} {
+		await(t, "a connection", func() error {
+			if v, ok := g.kvView(e.url(), routing.None); !ok || !v.Connected {
+				return fmt.Errorf("%+v", v)
+			}
+			return nil
+		})
+	}
 	for i := range 6 {
 		c := g.conversation(fmt.Sprintf("opening %d of some length, so that it fills a block or two", i))
 		c.turn()
