@@ -5,7 +5,7 @@ FUZZTIME ?= 30s
 PEERBENCH ?= ../shared/tools/peerbench
 SCEN ?= cpu,rss,loss,stay,outage,restart,burst,hot,lat
 
-.PHONY: help build test test-go test-e2e test-vllm test-live test-loadclients lint bench fuzz chaos soak
+.PHONY: help build test test-go test-e2e test-vllm test-llamacpp test-live test-loadclients lint bench fuzz chaos soak
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ test-e2e: ## real clients and a browser against a whole process; installs what i
 
 test-vllm: ## the gateway in front of a real vLLM on the CPU; installs it (6 GB)
 	bin=$$(./e2e/vllm/install) && cd e2e && VLLM_BIN=$$bin go test -count=1 -timeout 40m -v ./vllm
+
+test-llamacpp: ## the gateway in front of real llama-servers on the CPU; installs them (150 MB)
+	bin=$$(./e2e/llamacpp/install) && cd e2e && LLAMA_SERVER_BIN=$$bin go test -count=1 -timeout 10m -v ./llamacpp
 
 test-loadclients: ## aiperf and guidellm through the gateway; installs them (6 GB)
 	@if bin=$$(./e2e/loadclients/install); then \
