@@ -21,6 +21,7 @@ import (
 // The parts follow each other at one gateway under load, since gateway and browser
 // take seconds to start.
 func TestConsole(t *testing.T) {
+	t.Parallel()
 	browser := chromium(t)
 	data := t.TempDir()
 	measure(t, filepath.Join(data, "benchmarks"))

@@ -16,6 +16,7 @@ import (
 // An operator logs in, sees whose keys are in force, has a changed configuration
 // read, and logs out.
 func TestLogin(t *testing.T) {
+	t.Parallel()
 	browser := chromium(t)
 	const password = "correct horse"
 	hash := command(t, password+"\n", "keys", "password")

@@ -14,6 +14,7 @@ import (
 // What the tokens' drawing shows of the hour is what the engine counted: its prompts
 // are the cached and the computed tokens, its answers the completion.
 func TestTheTokensOfTheHourAreTheEngines(t *testing.T) {
+	t.Parallel()
 	b := newBox(t, 6, "--data", ":memory:")
 	wardentest.WaitFor(t, patience, "turns", func() error {
 		if b.turns.Load() < 60 {

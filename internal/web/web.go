@@ -1,13 +1,12 @@
 // Package web is the admin listener: the console's pages, the admin API in JSON
 // and the probes. It shows what pools and the conversation table say and passes
 // an operator's wishes on to them; it decides nothing, and keeps nothing but the
-// latest events (EventLog).
+// latest events (EventLog), and pages for a moment.
 //
 // Where to look: pools.go and history.go are what it needs of the rest, guard.go
-// is who may ask,
-// web.go has the table of routes, api.go and its neighbours are the API, page.go
-// and its neighbours the pages, chart.go draws, say.go and notes.go find the
-// words.
+// and login.go are who may ask, refresh.go is what open consoles share, web.go has
+// the table of routes, api.go and its neighbours are the API, page.go and its
+// neighbours the pages, chart.go draws, say.go and notes.go find the words.
 package web
 
 import (

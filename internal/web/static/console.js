@@ -104,41 +104,36 @@ const keyOf = (node) => (node instanceof HTMLElement ? node.dataset.key : undefi
 function morphChildren(from, to) {
   const next = [...to.childNodes];
   const wanted = new Set(next.map(keyOf));
-  /** @type {Map<string, Element>} */
+  /** @type {Map<string, Element>} those that are still to be given their place */
   const kept = new Map();
   for (const child of from.children) {
     const key = keyOf(child);
     if (key && wanted.has(key)) kept.set(key, child);
   }
   let at = from.firstChild;
+  const pass = () => {
+    const node = /** @type {ChildNode} */ (at);
+    at = node.nextSibling;
+    return node;
+  };
   for (const child of next) {
-    const key = keyOf(child);
-    const mine = key ? kept.get(key) : undefined;
-    while (at && at !== mine && (key ? !kept.has(keyOf(at) ?? "") : keyOf(at) && !kept.has(keyOf(at) ?? ""))) at = drop(at);
+    const key = keyOf(child) ?? "";
+    const mine = kept.get(key);
+    // What is not wanted any more goes. So does what has no key where a child with one
+    // belongs, since moving that one instead would take the focus from it.
+    while (at && at !== mine && (key || keyOf(at)) && !kept.has(keyOf(at) ?? "")) pass().remove();
     if (mine) {
-      kept.delete(/** @type {string} */ (key));
-      if (at === mine) at = at.nextSibling;
+      kept.delete(key);
+      if (at === mine) pass();
       else from.insertBefore(mine, at);
       morph(mine, child);
     } else if (!key && at && !keyOf(at)) {
-      const old = at;
-      at = at.nextSibling;
-      morph(old, child);
+      morph(pass(), child);
     } else {
       from.insertBefore(child, at);
     }
   }
-  while (at) at = drop(at);
-}
-
-/**
- * Takes a node out and returns the one behind it.
- * @param {ChildNode} node
- */
-function drop(node) {
-  const behind = node.nextSibling;
-  node.remove();
-  return behind;
+  while (at) pass().remove();
 }
 
 /** @param {string} id */
