@@ -382,3 +382,39 @@ func TestSDKs(t *testing.T) {
 	checkHomes(t, byConversation(g.Decisions(t)), 3, 3, 3, 3)
 	checkCached(t, g, 0.7)
 }
+
+// What the gateway sends a stream that waits for a replica, ping events and
+// comment lines, is nothing to the SDKs.
+func TestSDKsWaitForAReplica(t *testing.T) {
+	engine := warden.Sim(t, 1, "--replicas", "1", "--model", simModel, "--kv-tokens", "10000", "--max-model-len", "9000")
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skipf("node is not installed: %v", err)
+	}
+	if _, err := os.Stat("clients/node_modules/openai"); err != nil {
+		t.Skipf("the SDKs are not installed (run e2e/run, which installs them from npm): %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "warden.yaml")
+	config := fmt.Sprintf("models: [{engines: [{url: %q}]}]\nlimits: {keep_alive_after: 20ms}\n", engine[0])
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := warden.Gateway(t, nil, "--config", file)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, sdk := range []string{"openai", "anthropic"} {
+		cmd := exec.CommandContext(ctx, node, "clients/wait.mjs", sdk, g.URL, simModel)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", sdk, err, out)
+		}
+	}
+	waited := map[string]int{}
+	for _, line := range lines(t, g.Log()) {
+		if ms, _ := line["waited_ms"].(float64); line["msg"] == "request" && ms >= 20 {
+			waited[fmt.Sprint(line["path"])]++
+		}
+	}
+	if waited["/v1/chat/completions"] == 0 || waited["/v1/messages"] == 0 {
+		t.Errorf("requests that waited for a keep-alive: %v", waited)
+	}
+}
