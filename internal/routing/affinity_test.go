@@ -317,6 +317,19 @@ func TestAReplicaThatEmptiedSinceItsScrapeIsNotAvoidedAsFull(t *testing.T) {
 	}
 }
 
+// A page is older than the look at it: what left in between is not counted as
+// others' requests, which would make the replica look full until the next page.
+func TestWhatLeftWhileThePageWasReadIsNotOthers(t *testing.T) {
+	b := newBox(t, "affinity", separate(2))
+	b.finishAll(b.fill(0, 5))
+	b.core.Observe(b.now, 0, Load{KVUsed: 0.99, Running: 5, Capacity: 40000, Epoch: 1})
+	b.core.Observe(b.now, 1, Load{KVUsed: 0.05, Capacity: 40000, Epoch: 1})
+	b.fill(1, 1)
+	if _, d := b.open(turn(1)); d.Replica != 0 || d.Candidates[0].KVUsed != 0 {
+		t.Errorf("placed on %d, want 0 with nothing in use: %+v", d.Replica, d.Candidates)
+	}
+}
+
 func TestALostConversationMovesWhereItSpilledWhileThatHasRoom(t *testing.T) {
 	for busy, want := range map[int]int{2: 3, 3: 1} {
 		b := newBox(t, "affinity", separate(4))

@@ -8,8 +8,8 @@ import (
 // Limits bound what patience holds. 0 means automatic throughout.
 type Limits struct {
 	// Patience is how long a request waits before the next free replica is kept
-	// for it. Automatic is what Little's law asks, and 2.2 times as long as a
-	// request is with its engine at least.
+	// for it. Automatic is what Little's law asks, and twice as long as a request is
+	// with its engine at least.
 	Patience time.Duration
 	// Waiting is how many requests may wait; automatic is 1000.
 	Waiting int
@@ -100,6 +100,7 @@ func (c *Core) predicted(position int) time.Duration {
 // admit starts the waiting requests that may start now: all of them when the
 // policy holds none.
 func (c *Core) admit() []Action {
+	clear(c.claims)
 	if len(c.queue.waiters) == 0 {
 		return nil
 	}

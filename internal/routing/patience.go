@@ -182,12 +182,7 @@ func (c *Core) toOr(in *query, i int) choice {
 
 // admit starts the waiting requests that may start now.
 func (p patience) admit(c *Core) []Action {
-	if len(c.queue.waiters) == 0 {
-		return nil
-	}
-	var actions []Action
-	clear(c.claims)
-	actions = p.overdue(c, actions)
+	actions := p.overdue(c, nil)
 	actions = p.others(c, actions, p.atHome)
 	return p.others(c, actions, p.anywhere)
 }

@@ -311,6 +311,113 @@ func TestBypassTrafficTakesRoom(t *testing.T) {
 
 func must(id RequestID, _ Decision) RequestID { return id }
 
+// A claim ends with the request that had it.
+func TestAClaimIsNotLeftBehind(t *testing.T) {
+	b := newPatient(t, separate(2), 10_000)
+	if err := b.core.SetLimits(Limits{Patience: 20 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	b.open(sized(0, 8500))
+	b.open(sized(1, 3000))
+	b.open(sized(2, 3000)) // beside 1
+	big, _ := b.hold(sized(3, 9000))
+	b.pass(21 * time.Second) // it claims replica 1
+	b.end(big, Outcome{})    // its client left
+	if _, d := b.open(sized(4, 2500)); d.Replica != 1 {
+		t.Errorf("%+v, want started on 1, where it fits", d)
+	}
+}
+
+// A place is kept for a conversation by the chance that it comes back, and that
+// falls while it stays away.
+func TestAKeptPlaceFades(t *testing.T) {
+	gaps := slices.Concat(slices.Repeat([]float64{1}, 8), slices.Repeat([]float64{4}, 4), slices.Repeat([]float64{60}, 20))
+	for _, test := range []struct {
+		after time.Duration
+		most  int64 // that fits beside the place
+	}{
+		{0, 10_000 - 1050 - 2295},               // 12 of 32 come back, and a fifth more: 45% of 5100
+		{3 * time.Second, 10_000 - 1050 - 1020}, // 4 of 24
+		{6 * time.Second, 10_000 - 1050},        // it is kept no longer
+	} {
+		b := newPatient(t, separate(1), 10_000)
+		b.core.RestoreLearned(Learned{
+			Gaps: gaps, Need: Measured{Value: 5000, Samples: 100}, Output: Measured{Value: 100, Samples: 100},
+			ReadingRate: Measured{Value: 250, Samples: 100},
+		})
+		b.pass(time.Second)
+		id, _ := b.open(sized(0, 5000))
+		b.core.FirstByte(b.now, b.mustOpen(sized(1, 1000)))
+		b.finish(id, complete(5000, 0, 100))
+		b.pass(test.after)
+		const answer = 50
+		over, _ := b.hold(sized(2, test.most-answer+2))
+		b.end(over, Outcome{})
+		b.open(sized(2, test.most-answer))
+	}
+}
+
+func (b *box) mustOpen(r Request) RequestID { return must(b.open(r)) }
+
+// Answers in flight are half written on average, so half of each is counted.
+func TestHalfOfAnAnswerIsCounted(t *testing.T) {
+	b := newPatient(t, separate(1), 10_000)
+	b.core.RestoreLearned(Learned{Output: Measured{Value: 4000, Samples: 100}})
+	r := sized(0, 3000)
+	r.MaxOutput = 0
+	b.open(r)
+	r.Key = key(1)
+	b.open(r)
+	r.Key, r.Tokens = key(2), 1
+	b.hold(r)
+}
+
+// A turn waits for its home as long as it would take to read its history again.
+func TestATurnWaitsForItsHomeWhileThatIsSooner(t *testing.T) {
+	b := newPatient(t, separate(2), 20_000)
+	if err := b.core.SetLimits(Limits{Patience: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	id, _ := b.open(sized(0, 5000)) // home 0
+	b.finish(id, complete(5000, 0, 0))
+	b.core.RestoreLearned(Learned{ReadingRate: Measured{Value: 100, Samples: 100}})
+	b.core.FirstByte(b.now, b.mustOpen(sized(1, 100))) // at 1
+	b.fillUp(0, 15_000)
+	late, a := b.hold(sized(0, 8000))
+	if a.Why != HomeBusy {
+		t.Errorf("held for %q, want %q", a.Why, HomeBusy)
+	}
+	if got := b.pass(49 * time.Second); len(got) != 0 {
+		t.Errorf("started %v while it waits for its home", got)
+	}
+	if got := b.pass(2 * time.Second); !cmp.Equal(got, map[RequestID]int{late: 1}) {
+		t.Errorf("started %v, want %d at 1 after 50 s", got, late)
+	}
+}
+
+// fillUp opens a request of so many tokens on a replica.
+func (b *box) fillUp(replica int, tokens int64) {
+	r := sized(1_000_000, tokens)
+	r.Pin = replica
+	id, _ := b.open(r)
+	b.core.FirstByte(b.now, id)
+}
+
+// A turn whose conversation has another in flight at home needs little there.
+func TestATurnBesideItsOwnConversationPasses(t *testing.T) {
+	b := newPatient(t, separate(1), 10_000)
+	first, _ := b.open(sized(0, 4000))
+	other, _ := b.open(sized(1, 5500))
+	b.hold(sized(2, 6000)) // ahead
+	beside, _ := b.hold(sized(3, 4000))
+	b.core.Finish(b.now, other, Outcome{}) // 3 starts beside 0
+	if got := b.home(3); got.Replica != 0 {
+		t.Fatalf("%+v, want request %d started", got, beside)
+	}
+	b.open(sized(3, 4100)) // another turn of 3 needs only its answer
+	b.end(first, Outcome{})
+}
+
 func TestWhatWasLearnedSurvives(t *testing.T) {
 	b := newPatient(t, separate(2), 40_000)
 	for n := range 200 {
