@@ -27,7 +27,7 @@ func judge(i engine.Info, s seen) []Finding {
 	all.answers(s)
 	all.cache(i, r, s)
 	all.ranks(i, r)
-	all.slots(i)
+	all.slots(i, r)
 	all.agents(i, r, s)
 	all.memory(i, r, s)
 	return all
@@ -98,13 +98,13 @@ func (j *judgements) ranks(i engine.Info, r remedies) {
 
 // slots judges an engine that has them. It does not say whether they share one
 // cache; they do when it chose their number itself.
-func (j *judgements) slots(i engine.Info) {
+func (j *judgements) slots(i engine.Info, r remedies) {
 	const ownChoice = 4
 	switch {
 	case i.Slots == 1:
-		j.advise("give it more with --parallel N, and -c N times as large", "one slot: requests wait for each other")
+		j.advise(r.oneSlot, "one slot: requests wait for each other")
 	case i.Slots == ownChoice:
-		j.advise("give --parallel and -c, so that each slot has its own part",
+		j.advise(r.sharedSlots,
 			"%d slots: if that is because --parallel was not given, they share one context, and the cache is %s tokens instead of %s",
 			i.Slots, grouped(i.CapacityTokens/ownChoice), grouped(i.CapacityTokens))
 	case i.Slots > 1:

@@ -21,6 +21,7 @@ type remedies struct {
 	// ranks and ranksOnResponses name the versions from which the rank is honoured.
 	ranks, ranksOnResponses string
 	dense                   string
+	oneSlot, sharedSlots    string
 	// attribution is what to do where Claude Code's attribution line becomes part
 	// of the prompt, by version; empty where it does not.
 	attribution func(version string) string
@@ -60,6 +61,8 @@ func remediesFor(kind string) remedies {
 			modelName:    "--alias NAME without a slash",
 			messages:     "update llama.cpp",
 			responses:    "update llama.cpp",
+			oneSlot:      "give it more with --parallel N, and -c N times as large",
+			sharedSlots:  "give --parallel and -c, so that each slot has its own part",
 			hostTier: func(gib int64) string {
 				return fmt.Sprintf("--cache-ram %d (MiB; 8192 unless it is given)", gib<<10)
 			},

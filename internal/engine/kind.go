@@ -11,8 +11,8 @@ type kind struct {
 	prefix string // of its metrics
 	// health is the path that says cheaply whether it can serve.
 	health string
-	// slot knows a metric by its name.
-	slot func(name []byte) slot
+	// metric knows one by its name.
+	metric func(name []byte) metric
 	// label takes a label of a series. It may change which metric the series is.
 	label func(s *series, label, value []byte)
 	// about asks what neither the model list nor the metrics page tells. That the

@@ -10,10 +10,10 @@ import (
 // of its documentation. It has no ranks.
 var llamacpp = kind{
 	name: "llama.cpp", title: "llama.cpp", owner: "llamacpp", prefix: "llamacpp:", health: "/health",
-	slot: llamacppSlot, label: func(*series, []byte, []byte) {}, about: llamacppAbout,
+	metric: llamacppMetric, label: func(*series, []byte, []byte) {}, about: llamacppAbout,
 }
 
-func llamacppSlot(name []byte) slot {
+func llamacppMetric(name []byte) metric {
 	switch string(name) {
 	case "llamacpp:requests_processing":
 		return running
@@ -56,11 +56,11 @@ func llamacppAbout(ctx context.Context, p prober, i *Info) error {
 	i.Version = v.Build
 	i.NoToolParser = v.Template.Tools != nil && !*v.Template.Tools
 	i.Slots = min(max(v.Slots, 0), maxSlots)
-	context := min(max(v.Defaults.Context, 0), 1<<40)
-	i.CapacityTokens = int64(i.Slots) * context
+	size := min(max(v.Defaults.Context, 0), 1<<40)
+	i.CapacityTokens = int64(i.Slots) * size
 	for n := range i.Models {
 		if i.Models[n].MaxModelLen == 0 {
-			i.Models[n].MaxModelLen = context
+			i.Models[n].MaxModelLen = size
 		}
 	}
 	return nil

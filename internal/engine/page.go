@@ -35,12 +35,12 @@ type Page struct {
 	StartTime float64
 }
 
-// slot is a metric that we know. Renamed metrics have a slot for each name, so
-// that a page with both does not count double.
-type slot uint8
+// metric is one that we know. Those that were renamed are there under each name,
+// so that a page with both does not count double.
+type metric uint8
 
 const (
-	running slot = iota
+	running metric = iota
 	waiting
 	kvUsed
 	kvUsedOld
@@ -57,9 +57,9 @@ const (
 	promptReused
 	capacityTokens
 	pageSize
-	slots // the number of slots that hold a value
+	metrics // the number of those that have a value
 
-	byMode      // a label tells which slot it is
+	byMode      // a label tells which one it is
 	cacheConfig // a series whose labels are the information
 	startTime
 	unknown
@@ -68,12 +68,12 @@ const (
 // row collects the values of one engine label under one model name.
 type row struct {
 	engine, model string
-	values        [slots]float64 // NaN where the page has none
+	values        [metrics]float64 // NaN where the page has none
 }
 
 // series is one line of a page.
 type series struct {
-	what          slot
+	what          metric
 	engine, model []byte
 	config        config
 }
@@ -132,7 +132,7 @@ func (p *pageParser) line(line []byte) error {
 	s := &p.series
 	*s = series{what: unknown}
 	if of != nil {
-		s.what = of.slot(name)
+		s.what = of.metric(name)
 	} else if string(name) == "process_start_time_seconds" {
 		s.what = startTime
 	}
@@ -220,23 +220,23 @@ func (p *pageParser) row(engine, model []byte) (*row, error) {
 
 // add joins a value to what the row has. Values that cannot be true (NaN,
 // infinite, negative) count as absent.
-func (r *row) add(s slot, v float64) {
+func (r *row) add(m metric, v float64) {
 	if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
 		return
 	}
-	old := r.values[s]
+	old := r.values[m]
 	switch {
-	case s == kvUsed || s == kvUsedOld:
+	case m == kvUsed || m == kvUsedOld:
 		v = min(v, 1)
 		if !math.IsNaN(old) {
 			v = max(v, old)
 		}
-	case s == pageSize && !math.IsNaN(old):
+	case m == pageSize && !math.IsNaN(old):
 		v = max(v, old)
 	case !math.IsNaN(old):
 		v = min(v+old, math.MaxFloat64)
 	}
-	r.values[s] = v
+	r.values[m] = v
 }
 
 // positive reads a whole number; "None" and whatever else is not one is 0. The
@@ -265,13 +265,13 @@ func (p *pageParser) page(models []string) (Page, error) {
 	}
 	for i, engine := range engines {
 		merged := row{}
-		for s := range merged.values {
-			merged.values[s] = math.NaN()
+		for m := range merged.values {
+			merged.values[m] = math.NaN()
 		}
 		for _, r := range p.rows {
 			if r.engine == engine {
-				for s, v := range r.values {
-					merged.add(slot(s), v)
+				for m, v := range r.values {
+					merged.add(metric(m), v)
 				}
 			}
 		}

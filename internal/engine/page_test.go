@@ -301,7 +301,7 @@ func FuzzParsePage(f *testing.F) {
 	for _, page := range recordedPages(f) {
 		var known []byte
 		for line := range bytes.Lines(page) {
-			if name, _, _ := bytes.Cut(line, []byte("{")); vllmSlot(name) != unknown {
+			if name, _, _ := bytes.Cut(line, []byte("{")); vllmMetric(name) != unknown {
 				known = append(known, line...)
 			}
 		}

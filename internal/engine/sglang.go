@@ -12,7 +12,7 @@ var sglang = kind{
 	// /health generates a token, which takes a second at least. /ready, from
 	// 0.5.20 on, does not; before, its absence says that the server is up.
 	health: "/ready",
-	slot:   sglangSlot, label: sglangLabel, about: sglangAbout,
+	metric: sglangMetric, label: sglangLabel, about: sglangAbout,
 	ranks: []rankPath{
 		{"/v1/chat/completions", 0, 5, 10, true},
 		{"/v1/completions", 0, 5, 10, true},
@@ -21,7 +21,7 @@ var sglang = kind{
 	},
 }
 
-func sglangSlot(name []byte) slot {
+func sglangMetric(name []byte) metric {
 	switch string(name) {
 	case "sglang:num_running_reqs":
 		return running
@@ -104,10 +104,10 @@ func sglangAbout(ctx context.Context, p prober, i *Info) error {
 		i.HostTier = v.Hierarchical
 		i.NoToolParser = v.ToolCallParser == ""
 		if i.BlockSize == 0 {
-			i.BlockSize = max(v.PageSize, 0)
+			i.BlockSize = min(max(v.PageSize, 0), 1<<20)
 		}
 		if i.CapacityTokens == 0 {
-			i.CapacityTokens = max(v.MaxTotalTokens, 0)
+			i.CapacityTokens = min(max(v.MaxTotalTokens, 0), 1<<40)
 		}
 		return nil
 	}

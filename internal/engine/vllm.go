@@ -8,7 +8,7 @@ import (
 
 var vllm = kind{
 	name: "vllm", title: "vLLM", owner: "vllm", prefix: "vllm:", health: "/health",
-	slot: vllmSlot, label: vllmLabel, about: vllmAbout,
+	metric: vllmMetric, label: vllmLabel, about: vllmAbout,
 	// Pooling, embeddings, scoring and audio never read X-Data-Parallel-Rank, nor
 	// does anything that is not a generation.
 	ranks: []rankPath{
@@ -21,9 +21,9 @@ var vllm = kind{
 	},
 }
 
-// vllmSlot: counters end in _total on every page of vLLM; exporters between us
+// vllmMetric: counters end in _total on every page of vLLM; exporters between us
 // and it may drop the ending.
-func vllmSlot(name []byte) slot {
+func vllmMetric(name []byte) metric {
 	switch string(name) {
 	case "vllm:num_requests_running":
 		return running
