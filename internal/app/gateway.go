@@ -182,7 +182,7 @@ func poolOptions(cfg *config.Config, log *slog.Logger) ([]pool.Options, error) {
 	for _, m := range cfg.Models {
 		o := pool.Options{
 			Name: m.Name, ServedName: m.ServedName, Aliases: m.Aliases,
-			Policy: m.Policy, SpillThreshold: int(m.SpillThreshold),
+			Policy: m.Policy, Shadow: m.Shadow, SpillThreshold: int(m.SpillThreshold), HostTier: hostTier(m.HostTier),
 			Limits:  routing.Limits{Patience: m.Patience.D(), Waiting: cfg.Limits.Waiting, Wait: cfg.Limits.Wait.D()},
 			LiveFor: m.LiveFor.D(), IdleFor: m.IdleFor.D(),
 			MaxConversations: cfg.Session.MaxConversations, Stuck: cfg.Timeouts.Stuck.D(), Logger: log,
@@ -197,6 +197,16 @@ func poolOptions(cfg *config.Config, log *slog.Logger) ([]pool.Options, error) {
 		all = append(all, o)
 	}
 	return all, nil
+}
+
+func hostTier(word string) routing.HostTier {
+	switch word {
+	case "on":
+		return routing.TierOn
+	case "off":
+		return routing.TierOff
+	}
+	return routing.TierTold
 }
 
 // openListeners are warnings of what other machines can reach.

@@ -204,8 +204,10 @@ func (k configKey) schema(root bool) map[string]any {
 
 // words are the keys that take a word of a list.
 var words = map[string][]string{
-	"models[].policy":   app.Policies(),
-	"limits.keep_alive": {"auto", "ping", "comment", "none"},
-	"log.level":         {"debug", "info", "warn", "error"},
-	"log.format":        {"text", "json"},
+	"models[].policy":    app.Policies(),
+	"models[].shadow":    app.Policies(),
+	"models[].host_tier": {"auto", "on", "off"},
+	"limits.keep_alive":  {"auto", "ping", "comment", "none"},
+	"log.level":          {"debug", "info", "warn", "error"},
+	"log.format":         {"text", "json"},
 }

@@ -110,12 +110,18 @@ type Model struct {
 	Aliases []string `yaml:"aliases,omitempty"`
 	// Policy is the rule by which requests get a replica.
 	Policy string `yaml:"policy"`
+	// Shadow is a policy that is asked about each request and decides nothing: what
+	// it would have done is counted.
+	Shadow string `yaml:"shadow,omitempty"`
 	// SpillThreshold is how many requests a home may have in flight before one
 	// leaves it.
 	SpillThreshold SpillThreshold `yaml:"spill_threshold"`
 	// Patience is how long a request waits, with the policy patience, before the
 	// next replica is kept for it.
 	Patience Patience `yaml:"patience"`
+	// HostTier says whether the engines keep in the host's memory what their caches
+	// push out; auto is what they say.
+	HostTier string   `yaml:"host_tier"`
 	Engines  []Engine `yaml:"engines"`
 	// LiveFor is how long after its last request a conversation counts as live.
 	LiveFor Duration `yaml:"live_for"`
@@ -240,6 +246,7 @@ var (
 	logLevels  = []string{"debug", "info", "warn", "error"}
 	logFormats = []string{"text", "json"}
 	priorities = []string{Interactive, Batch}
+	hostTiers  = []string{"auto", "on", "off"}
 	keepAlives = []string{"auto", "ping", "comment", "none"}
 )
 
@@ -291,6 +298,9 @@ func (c *Config) Fill() {
 func (m *Model) fill(s Session) {
 	if m.Policy == "" {
 		m.Policy = "patience"
+	}
+	if m.HostTier == "" {
+		m.HostTier = "auto"
 	}
 	if m.LiveFor == 0 {
 		m.LiveFor = Duration(10 * time.Minute)

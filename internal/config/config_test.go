@@ -29,6 +29,8 @@ models:
     policy: session-hash
     spill_threshold: 12
     patience: 20s
+    shadow: affinity
+    host_tier: "on"
     live_for: 5m
     engines:
       - url: http://127.0.0.1:8000/
@@ -78,13 +80,13 @@ func TestParseReadsEveryKeyOverTheDefaults(t *testing.T) {
 	want.Data = MemoryOnly
 	want.Models = []Model{{
 		Name: "qwen3-4b-dp4", ServedName: "Qwen/Qwen3-4B-Instruct-2507", Aliases: []string{"claude-*", "qwen"},
-		Policy: "session-hash", SpillThreshold: 12, Patience: Patience(20 * time.Second), LiveFor: Duration(5 * time.Minute), IdleFor: Duration(2 * time.Hour),
+		Policy: "session-hash", SpillThreshold: 12, Patience: Patience(20 * time.Second), Shadow: "affinity", HostTier: "on", LiveFor: Duration(5 * time.Minute), IdleFor: Duration(2 * time.Hour),
 		Engines: []Engine{
 			{URL: parseURL(t, "http://127.0.0.1:8000"), Ranks: 4, APIKey: NewSecret("env:WARDEN_TEST_KEY")},
 			{URL: parseURL(t, "https://gpu-2:8443/vllm"), KVEvents: Endpoint{"gpu-2", 5557}, KVEventsReplay: Endpoint{"::1", 5657}},
 		},
 	}, {
-		Name: "7", Policy: "patience", LiveFor: Duration(10 * time.Minute), IdleFor: Duration(2 * time.Hour),
+		Name: "7", Policy: "patience", HostTier: "auto", LiveFor: Duration(10 * time.Minute), IdleFor: Duration(2 * time.Hour),
 		Engines: []Engine{{URL: parseURL(t, "http://[::1]:8001")}},
 	}}
 	want.Session = Session{Headers: []string{"X-My-Session"}, IdleFor: Duration(2 * time.Hour), MaxConversations: 1000}
@@ -208,7 +210,7 @@ models:
   - name: a
     polcy: affinity
     ` + engine, `
-w.yaml:4:5: models[0]: unknown key "polcy"; did you mean "policy"? allowed: name, served_name, aliases, policy, spill_threshold, patience, engines, live_for, idle_for
+w.yaml:4:5: models[0]: unknown key "polcy"; did you mean "policy"? allowed: name, served_name, aliases, policy, shadow, spill_threshold, patience, host_tier, engines, live_for, idle_for
     4 |     polcy: affinity
       |     ^`},
 		{"unknown key at the top", "modells: []", `
@@ -444,7 +446,7 @@ func TestDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 	want.Models = []Model{{
-		Name: "qwen3-4b-dp4", ServedName: "Qwen/Qwen3-4B-Instruct-2507", Aliases: []string{DefaultAlias},
+		Name: "qwen3-4b-dp4", ServedName: "Qwen/Qwen3-4B-Instruct-2507", Aliases: []string{DefaultAlias}, Shadow: "affinity",
 		Engines: []Engine{{
 			URL: parseURL(t, "http://127.0.0.1:8000"), Ranks: 4, APIKey: NewSecret("env:ENGINE_KEY"),
 			KVEvents: Endpoint{"127.0.0.1", 5557}, KVEventsReplay: Endpoint{"127.0.0.1", 5657},

@@ -219,6 +219,10 @@ func (v *validator) models(policies []string) {
 			claim(at, "alias", a)
 		}
 		v.word(path+".policy", "policy", m.Policy, policies)
+		if m.Shadow != "" {
+			v.word(path+".shadow", "policy", m.Shadow, policies)
+		}
+		v.word(path+".host_tier", "host tier", m.HostTier, hostTiers)
 		if m.SpillThreshold < 0 {
 			v.report(path+".spill_threshold", "%d is not a spill threshold; write auto or a whole number from 1", int(m.SpillThreshold))
 		}

@@ -42,6 +42,16 @@ func (p *Pool) configure(o Options) (changes []string, err error) {
 		change("spill threshold %s", orWord(o.SpillThreshold, "auto"))
 		errs = append(errs, p.setSpillThreshold(o.SpillThreshold))
 	}
+	if o.Shadow != old.Shadow {
+		change("shadow policy %s", orWord(o.Shadow, "none"))
+		errs = append(errs, p.setShadow(o.Shadow))
+	}
+	if o.HostTier != old.HostTier {
+		change("host tier %s", hostTierInWords(o.HostTier))
+		if p.opts.HostTier = o.HostTier; p.core != nil {
+			p.core.SetHostTier(o.HostTier)
+		}
+	}
 	if o.Limits != old.Limits {
 		change("limits of what waits: %s", limitsInWords(o.Limits))
 		errs = append(errs, p.setLimits(o.Limits))
@@ -110,6 +120,24 @@ func (p *Pool) setRetention(o Options) error {
 		return nil
 	}
 	return p.core.SetRetention(o.LiveFor, o.IdleFor, o.MaxConversations)
+}
+
+func (p *Pool) setShadow(name string) error {
+	p.opts.Shadow = name
+	if p.core == nil {
+		return nil
+	}
+	return p.core.SetShadow(name)
+}
+
+func hostTierInWords(t routing.HostTier) string {
+	switch t {
+	case routing.TierOn:
+		return "on"
+	case routing.TierOff:
+		return "off"
+	}
+	return "as the engines say"
 }
 
 func (p *Pool) setLimits(l routing.Limits) error {

@@ -32,8 +32,11 @@ type Options struct {
 	Servers []Server
 	// Policy is a name of routing.Policies(). Default "patience".
 	Policy string
+	// Shadow is a policy that is asked as well and decides nothing; empty for none.
+	Shadow string
 	// The rest goes to the core, with its defaults.
 	SpillThreshold   int
+	HostTier         routing.HostTier
 	Limits           routing.Limits
 	LiveFor, IdleFor time.Duration
 	MaxConversations int
@@ -71,6 +74,8 @@ type core interface {
 	SetSpillThreshold(n int) error
 	SetRetention(liveFor, idleFor time.Duration, maxConversations int) error
 	SetLimits(routing.Limits) error
+	SetHostTier(routing.HostTier)
+	SetShadow(name string) error
 	RestoreLearned(routing.Learned)
 	Reshape(now time.Time, replicas []routing.Replica, was []int) error
 	Release(k routing.Key) bool
@@ -169,7 +174,7 @@ func New(o Options) (*Pool, error) {
 		since:      time.Now(),
 		newCore:    func(o routing.Options) (core, error) { return routing.New(o) },
 		opts: routing.Options{
-			Policy: o.Policy, SpillThreshold: o.SpillThreshold, Limits: o.Limits,
+			Policy: o.Policy, Shadow: o.Shadow, SpillThreshold: o.SpillThreshold, HostTier: o.HostTier, Limits: o.Limits,
 			LiveFor: o.LiveFor, IdleFor: o.IdleFor, MaxConversations: o.MaxConversations,
 		},
 		lastOn: defaultPolicy,

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -265,5 +266,38 @@ func TestAHomeWaitsForItsReplica(t *testing.T) {
 	}
 	if h, _ := p.Home(key(2)); h.Replica != home {
 		t.Errorf("home %+v, want it where it was placed since", h)
+	}
+}
+
+func TestAShadowAndAHostTier(t *testing.T) { synctest.Test(t, shadowAndHostTier) }
+
+func shadowAndHostTier(t *testing.T) {
+	o := Options{Name: "m", Servers: []Server{{URL: "http://a"}}, Shadow: "round-robin"}
+	p, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tiered := info(2, "m")
+	tiered.HostTier = true
+	p.Observe(0, good(tiered))
+	time.Sleep(2 * time.Second) // the bubble's time; the core looks every second
+	p.tick()
+	for n := range 3 {
+		acquire(t, p, turn(n)).End(routing.Outcome{OK: true})
+	}
+	v := p.View()
+	if !v.Replicas[0].Load.HostTier || v.Routing.Policy != "patience" || v.Routing.Instead != "affinity" {
+		t.Errorf("with a tier: %q, in its place %q", v.Routing.Policy, v.Routing.Instead)
+	}
+	if s := v.Routing.Shadow; s == nil || s.Policy != "round-robin" || s.Requests != 3 {
+		t.Errorf("shadow %+v", s)
+	}
+	o.Shadow, o.HostTier = "", routing.TierOff
+	changes, err := p.configure(o)
+	if want := []string{`model "m": shadow policy none`, `model "m": host tier off`}; err != nil || !slices.Equal(changes, want) {
+		t.Errorf("%q, %v", changes, err)
+	}
+	if v := p.View().Routing; v.Shadow != nil {
+		t.Errorf("shadow %+v after it was taken away", v.Shadow)
 	}
 }

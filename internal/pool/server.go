@@ -106,7 +106,7 @@ func (s *server) page(rank int) (engine.Sample, bool) {
 func (s *server) load(rank int) routing.Load {
 	l := routing.Load{
 		Running: -1, Waiting: -1, KVUsed: math.NaN(), Epoch: s.last.Epoch,
-		Capacity: s.last.Info.CapacityTokens, Slots: s.last.Info.Slots,
+		Capacity: s.last.Info.CapacityTokens, Slots: s.last.Info.Slots, HostTier: s.last.Info.HostTier,
 		// An engine without a page never had numbers that could grow old.
 		Stale: s.last.Samples == nil && s.last.Err != nil,
 	}
