@@ -37,6 +37,7 @@ func (g *Gateway) newConsole(metrics *telemetry.Metrics, exposition http.Handler
 		Warnings:      g.warnings,
 		Ready:         g.ready,
 		Unassigned:    g.models.Unassigned,
+		KVEvents:      g.kvView,
 		Tokens: func(model string) web.Tokens {
 			t := metrics.Tokens(model)
 			return web.Tokens{Cached: t.Cached, Computed: t.Computed, Unmeasured: t.Unmeasured}

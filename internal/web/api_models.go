@@ -83,6 +83,10 @@ type replica struct {
 	LiveConversations int     `json:"live_conversations"`
 	Epoch             count   `json:"epoch"`
 	ScrapeAge         count   `json:"scrape_age_ms"`
+	// CachedEstimate is what is likely cached, KVEvents what the engine says is; nil
+	// when nobody listens to its KV events.
+	CachedEstimate count     `json:"cached_tokens_estimate"`
+	KVEvents       *kvEvents `json:"kv_events"`
 }
 
 // server is one engine process in the API.
@@ -130,7 +134,7 @@ func replicaOf(i int, r pool.ReplicaView) replica {
 		ClientPinned: r.ClientPinned, Unbound: r.Unbound,
 		Running: -1, Waiting: -1, KVUsed: percent(math.NaN()),
 		PrefixHit: percent(r.PrefixHitPercent), LiveConversations: r.LiveConversations,
-		Epoch: -1, ScrapeAge: -1,
+		Epoch: -1, ScrapeAge: -1, CachedEstimate: count(r.CachedTokens),
 	}
 	if !r.Observed.IsZero() {
 		out.Running, out.Waiting = count(r.Load.Running), count(r.Load.Waiting)
@@ -174,7 +178,7 @@ func (h *Handler) listModels(w http.ResponseWriter, r *http.Request) {
 		Models []model `json:"models"`
 	}{[]model{}}
 	for _, p := range h.o.Pools() {
-		body.Models = append(body.Models, modelOf(p.View()))
+		body.Models = append(body.Models, h.modelOf(p.View()))
 	}
 	writeJSON(w, body)
 }
@@ -187,7 +191,7 @@ func (h *Handler) oneModel(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("rest")
 	if m := replicaAction.FindStringSubmatch(name); m != nil {
 		only(h.withPool(m[1], func(w http.ResponseWriter, r *http.Request, p Pool) {
-			drainOrResume(w, p, m[2], m[3] == "drain")
+			h.drainOrResume(w, p, m[2], m[3] == "drain")
 		}), "POST").ServeHTTP(w, r)
 		return
 	}
@@ -195,7 +199,7 @@ func (h *Handler) oneModel(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPatch && !patchModel(w, r, p) {
 			return
 		}
-		writeJSON(w, modelOf(p.View()))
+		writeJSON(w, h.modelOf(p.View()))
 	}), "GET", "PATCH").ServeHTTP(w, r)
 }
 
@@ -274,7 +278,7 @@ func patchModel(w http.ResponseWriter, r *http.Request, p Pool) bool {
 	return true
 }
 
-func drainOrResume(w http.ResponseWriter, p Pool, index string, drain bool) {
+func (h *Handler) drainOrResume(w http.ResponseWriter, p Pool, index string, drain bool) {
 	replicas := len(p.View().Replicas)
 	i, err := strconv.Atoi(index)
 	if err != nil || i < 0 || i >= replicas {
@@ -289,5 +293,5 @@ func drainOrResume(w http.ResponseWriter, p Pool, index string, drain bool) {
 		writeError(w, http.StatusConflict, "%s", err)
 		return
 	}
-	writeJSON(w, modelOf(p.View()))
+	writeJSON(w, h.modelOf(p.View()))
 }

@@ -56,7 +56,7 @@ func TestModelAsJSON(t *testing.T) {
 		"replicas": [{"index": 0, "url": "http://127.0.0.1:8000", "rank": 0, "state": "ready",
 			"in_flight": 1, "placed": 3, "sticky": 38, "spilled_in": 1, "moved_in": 0, "client_pinned": 0, "unbound": 3,
 			"running": 1, "waiting": 0, "kv_used_percent": 31.0, "prefix_hit_percent": 82.2, "live_conversations": 3,
-			"epoch": 1, "scrape_age_ms": 412}],
+			"epoch": 1, "scrape_age_ms": 412, "cached_tokens_estimate": 0, "kv_events": null}],
 		"servers": [{"url": "http://127.0.0.1:8000", "kind": "vllm", "version": "0.26.0", "error": null, "rank_ignored_on": []}]}`
 	one := call(h, "GET", "/api/models/qwen3-4b-dp4", "")
 	sameJSON(t, want, one.Body.String())
@@ -82,10 +82,10 @@ func TestWhatIsNotMeasuredIsNull(t *testing.T) {
 		"replicas": [
 			{"index": 0, "url": "http://a", "rank": null, "state": "unknown", "in_flight": 0, "placed": 0, "sticky": 0, "spilled_in": 0,
 			 "moved_in": 0, "client_pinned": 0, "unbound": 0, "running": null, "waiting": null, "kv_used_percent": null,
-			 "prefix_hit_percent": null, "live_conversations": 0, "epoch": null, "scrape_age_ms": null},
+			 "prefix_hit_percent": null, "live_conversations": 0, "epoch": null, "scrape_age_ms": null, "cached_tokens_estimate": 0, "kv_events": null},
 			{"index": 1, "url": "http://b", "rank": null, "state": "ready", "in_flight": 0, "placed": 0, "sticky": 0, "spilled_in": 0,
 			 "moved_in": 0, "client_pinned": 0, "unbound": 0, "running": 0, "waiting": 0, "kv_used_percent": null,
-			 "prefix_hit_percent": null, "live_conversations": 0, "epoch": 2, "scrape_age_ms": 0}],
+			 "prefix_hit_percent": null, "live_conversations": 0, "epoch": 2, "scrape_age_ms": 0, "cached_tokens_estimate": 0, "kv_events": null}],
 		"servers": [{"url": "http://a", "kind": null, "version": null, "error": "refused", "rank_ignored_on": []}]}`
 	sameJSON(t, want, call(newHandler(t, nil, []Pool{p}), "GET", "/api/models/m", "").Body.String())
 }

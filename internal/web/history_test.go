@@ -176,6 +176,7 @@ func full(t *testing.T) func(*Options) {
 		o.ClientURL = func() string { return "http://127.0.0.1:9000" }
 		o.Benchmarks = folder
 		o.Cancel = func(session.Key) int { return 1 }
+		o.KVEvents = heardOfTwo
 	}
 }
 

@@ -34,6 +34,7 @@ type modelPage struct {
 	Since      time.Time
 	WorkingSet workingSet
 	Servers    []serverFacts
+	Cached     []cachedRow // of the replicas whose KV events are heard
 	Hour       modelHour
 	Reasons    []filterLink
 	Decisions  []decisionRow
@@ -91,6 +92,7 @@ func (h *Handler) modelPage(w http.ResponseWriter, r *http.Request) {
 	m := modelPage{
 		page: h.page(r, navModels, v.Name, "/api/models/"+url.PathEscape(v.Name)), Card: cardOf(v, true), Facts: factsOf(v), Since: v.Since,
 		Notes: notesOf(v, tokens), WorkingSet: workingSetOf(v), Servers: serversOf(v.Servers),
+		Cached: h.cachedRowsOf(v),
 	}
 	if len(known) == 1 && slices.Contains(v.Aliases, h.o.DefaultAlias) {
 		m.Default = h.o.DefaultAlias

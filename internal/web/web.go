@@ -21,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	"lmwarden/internal/kvevents"
 	"lmwarden/internal/pool"
 	"lmwarden/internal/session"
 )
@@ -53,6 +54,9 @@ type Options struct {
 	// Unassigned lists the engines that belong to no model, as when nobody could
 	// ask them what they serve. Nil means that there are none.
 	Unassigned func() []pool.ServerView
+	// KVEvents tells what the KV events of a replica say, named as pool.ReplicaView
+	// does; false when nobody listens to them. Nil means that nobody listens to any.
+	KVEvents func(url string, rank int) (kvevents.View, bool)
 	// Tokens tells what a model's engines counted. Nil means not known.
 	Tokens func(model string) Tokens
 	// History is what became of finished requests. Nil means that none is kept.
