@@ -59,7 +59,8 @@ func (c *Core) patient() bool {
 // While nobody waits and it fits where affinity wants it, that is the choice.
 func (p patience) arrive(c *Core, q *request, in *query) (ch choice, ok bool) {
 	if len(c.queue.waiters) == 0 {
-		if c.threshold == 0 && p.stays(c, in) && c.fits(q, in.home) && c.warm(q, in.home) {
+		// One that does not say how much it holds is full at the threshold.
+		if c.threshold == 0 && p.stays(c, in) && c.replicas[in.home].load.Capacity > 0 && c.fits(q, in.home) && c.warm(q, in.home) {
 			return c.to(in.home), true
 		}
 		ch = p.affinity.choose(c, in)

@@ -64,6 +64,19 @@ func started(t testing.TB, actions []Action) map[RequestID]int {
 	return at
 }
 
+func TestAHomeOfUnknownSizeIsFullAtTheThreshold(t *testing.T) {
+	b := newPatient(t, separate(2), 0)
+	home := b.serve(turn(1)).Replica
+	for range 8 {
+		if _, d := b.open(turn(1)); d.Replica != home || d.Reason != Stayed {
+			t.Fatalf("%+v", d)
+		}
+	}
+	if _, d := b.open(turn(1)); d.Reason != Spilled || d.Replica == home {
+		t.Errorf("the ninth: %+v", d)
+	}
+}
+
 // While the caches hold everything, the decisions are those of affinity, with
 // their receipts.
 func TestPatienceIsAffinityWhileEverythingFits(t *testing.T) {
