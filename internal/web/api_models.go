@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lmwarden/internal/pool"
+	"lmwarden/internal/routing"
 )
 
 // model is a pool in the API.
@@ -20,6 +21,8 @@ type model struct {
 	Aliases        []string       `json:"aliases"`
 	Affinity       string         `json:"affinity"`
 	Policy         string         `json:"policy"`
+	Instead        text           `json:"instead"` // the policy that decides in its place
+	Shadow         *shadow        `json:"shadow"`
 	SpillThreshold spillThreshold `json:"spill_threshold"`
 	StickyPercent  percent        `json:"sticky_percent"`
 	InFlight       int            `json:"in_flight"`
@@ -41,6 +44,27 @@ type model struct {
 type spillThreshold struct {
 	Value int  `json:"value"`
 	Auto  bool `json:"auto"`
+}
+
+// shadow is what another policy would have done with the requests so far.
+type shadow struct {
+	Policy   string           `json:"policy"`
+	Requests int64            `json:"requests"`
+	Same     int64            `json:"same"` // to the same replica, at once
+	Held     int64            `json:"held"`
+	Refused  int64            `json:"refused"`
+	Reasons  map[string]int64 `json:"reasons"` // of the others
+}
+
+func shadowOf(v *routing.ShadowView) *shadow {
+	if v == nil {
+		return nil
+	}
+	s := &shadow{v.Policy, v.Requests, v.Same, v.Held, v.Refused, map[string]int64{}}
+	for reason, n := range v.Reasons {
+		s.Reasons[string(reason)] = n
+	}
+	return s
 }
 
 // queue is what waits at the gateway until a replica takes it on. Times are null
@@ -102,7 +126,7 @@ type server struct {
 func modelOf(v pool.View) model {
 	m := model{
 		Name: v.Name, ServedName: v.ServedName, Aliases: append([]string{}, v.Aliases...),
-		Affinity: "on", Policy: v.Routing.Policy,
+		Affinity: "on", Policy: v.Routing.Policy, Instead: text(v.Routing.Instead), Shadow: shadowOf(v.Routing.Shadow),
 		SpillThreshold: spillThreshold{v.Routing.SpillThreshold, v.Routing.SpillAuto},
 		StickyPercent:  stickyPercent(v),
 		InFlight:       v.Routing.InFlight,

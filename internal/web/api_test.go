@@ -49,7 +49,7 @@ func TestModelAsJSON(t *testing.T) {
 	p.view.Replicas = p.view.Replicas[:1]
 	h := newHandler(t, nil, []Pool{p})
 	want := `{"name": "qwen3-4b-dp4", "served_name": "Qwen/Qwen3-4B-Instruct-2507", "aliases": [],
-		"affinity": "on", "policy": "affinity", "spill_threshold": {"value": 8, "auto": true},
+		"affinity": "on", "policy": "affinity", "instead": null, "shadow": null, "spill_threshold": {"value": 8, "auto": true},
 		"sticky_percent": 97.4, "in_flight": 11, "queue": {"waiting": 0, "longest_s": null, "likely_wait_s": null}, "counters_since": "2026-10-04T08:00:00Z",
 		"conversations": {"live": 12, "known": 40},
 		"working_set": {"tokens": 118000, "capacity_tokens": 160000, "conversations_that_fit": 16},
@@ -75,7 +75,7 @@ func TestWhatIsNotMeasuredIsNull(t *testing.T) {
 		{URL: "http://b", Rank: routing.None, PrefixHitPercent: math.NaN(), ReplicaView: routing.ReplicaView{
 			State: routing.Ready, Observed: now, Load: routing.Load{KVUsed: math.NaN(), Epoch: 2}}},
 	}, Servers: []pool.ServerView{{URL: "http://a", Error: "refused"}}}}
-	want := `{"name": "m", "served_name": "", "aliases": [], "affinity": "off", "policy": "off",
+	want := `{"name": "m", "served_name": "", "aliases": [], "affinity": "off", "policy": "off", "instead": null, "shadow": null,
 		"spill_threshold": {"value": 5, "auto": false}, "sticky_percent": null, "in_flight": 0, "queue": {"waiting": 0, "longest_s": null, "likely_wait_s": null},
 		"counters_since": "2026-10-04T08:00:00Z", "conversations": {"live": 0, "known": 0},
 		"working_set": {"tokens": null, "capacity_tokens": null, "conversations_that_fit": null},

@@ -93,6 +93,10 @@ func TestModelPageLastHour(t *testing.T) {
 		t.Error("an estimate for routing without memory, while that is what is on")
 	}
 	p.view.Waiting, p.view.Routing.Queue = 3, routing.QueueView{Waiting: 3, Longest: 12 * time.Second, Wait: 20 * time.Second}
+	p.view.Routing.Policy, p.view.Routing.Instead, p.view.Routing.InsteadWhy = "patience", "affinity", routing.TierServes
+	p.view.Routing.Shadow = &routing.ShadowView{Policy: "round-robin", Requests: 2000, Same: 500, Held: 20}
+	says(t, get(t, h, "/models/qwen3-4b-dp4"), "Affinity decides in place of patience: the engines keep in host memory what their caches push out, so that waiting would win nothing.",
+		"Shadow round-robin: of 2,000 requests it would have sent 25% to the same replica at once and let 1% wait.")
 	p.view.Held = []pool.Held{{RequestID: "r1", Conversation: "c-1", Waiting: routing.Waiting{Waited: 12 * time.Second, Wait: 8 * time.Second, Why: routing.HomeBusy}}, {RequestID: "r2", Waiting: routing.Waiting{Why: routing.NoRoom}}}
 	says(t, get(t, h, "/models/qwen3-4b-dp4"), "c-1 waits for 12 s, probably 8 s more: its history is at its home, where it did not fit", "request r2 waits for 0 ms: it fitted on no replica beside what was there",
 		"3 requests wait at the gateway until a replica takes them on, the longest for 12 s already; one that came now would wait about 20 s.")

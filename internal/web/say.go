@@ -184,6 +184,13 @@ func sayOf(v pool.View, t Tokens) []sentence {
 		say = append(say, sentence{about(share(c.sticky, turns)), fmt.Sprintf(" of turns went to their conversation’s replica, %s were new, %s moved or spilled.",
 			about(share(c.placed, turns)), about(share(c.moved+c.spilled, turns)))})
 	}
+	if v.Routing.Instead != "" {
+		say = append(say, sentence{capital(v.Routing.Instead) + " decides in place of " + v.Routing.Policy, ": " + insteadBecause(v.Routing.InsteadWhy) + "."})
+	}
+	if s := v.Routing.Shadow; s != nil && s.Requests > 0 {
+		say = append(say, sentence{"Shadow " + s.Policy, fmt.Sprintf(": of %s requests it would have sent %s to the same replica at once and let %s wait.",
+			thousands(s.Requests), about(share(s.Same, s.Requests)), about(share(s.Held, s.Requests)))})
+	}
 	if measured := t.Cached + t.Computed; measured > 0 {
 		say = append(say, sentence{"Cached share " + about(share(t.Cached, measured)), fmt.Sprintf(" of %s prompt tokens measured.", tokens(measured))})
 	}
@@ -375,6 +382,14 @@ func decisionRowOf(e pool.Receipt, replicas int) decisionRow {
 		out.Why += "; the engine restarted, its cache is cold"
 	}
 	return out
+}
+
+// insteadBecause says why another policy decides than the one that was set.
+func insteadBecause(why routing.Why) string {
+	if why == routing.TierServes {
+		return "the engines keep in host memory what their caches push out, so that waiting would win nothing"
+	}
+	return string(why)
 }
 
 // heldBecause says why a request waits at the gateway.
