@@ -12,10 +12,9 @@ import (
 // kvSources finds where a replica publishes its KV events, by the engine of its URL.
 type kvSources map[string]config.Engine
 
-// kvSources are those of the configuration in force.
-func (g *Gateway) kvSources() kvSources {
+func kvSourcesOf(cfg *config.Config) kvSources {
 	s := kvSources{}
-	for _, m := range g.current().Models {
+	for _, m := range cfg.Models {
 		for _, e := range m.Engines {
 			if !e.KVEvents.IsZero() {
 				s[e.URL.String()] = e
@@ -59,7 +58,7 @@ func (g *Gateway) followKVEvents(ctx context.Context) {
 }
 
 func (g *Gateway) kvWanted() (all []kvevents.Source) {
-	sources := g.kvSources()
+	sources := kvSourcesOf(g.current())
 	if len(sources) == 0 {
 		return nil
 	}
@@ -75,7 +74,7 @@ func (g *Gateway) kvWanted() (all []kvevents.Source) {
 
 // kvView is what the events of a replica say; false when nobody listens to them.
 func (g *Gateway) kvView(url string, rank int) (kvevents.View, bool) {
-	from, ok := g.kvSources().of(url, rank)
+	from, ok := kvSourcesOf(g.current()).of(url, rank)
 	if !ok {
 		return kvevents.View{}, false
 	}

@@ -1,9 +1,12 @@
 package app
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -68,6 +71,50 @@ func TestKVEventsAreShown(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+func TestAReloadListensToKVEvents(t *testing.T) {
+	e, of := publishing(t)
+	g, file := startFromFile(t, e)
+	text, err := os.ReadFile(file.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := g.kvView(e.url(), routing.None); ok {
+		t.Error("somebody listens already")
+	}
+	file.text(fmt.Sprintf("%s    kv_events: %s\n    kv_events_replay: %s\n", text, of.KVEvents, of.KVEventsReplay))
+	g.reload(file)
+	g.conversation("an opening that fills a block of the cache at least").turn()
+	await(t, "KV events", func() error {
+		var m struct {
+			Replicas []struct {
+				KVEvents *struct {
+					CachedTokens *int `json:"cached_tokens"`
+				} `json:"kv_events"`
+			}
+		}
+		g.admin(http.MethodGet, "/api/models/"+testModel, "", &m)
+		cached := e.server.State().CachedTokens[0]
+		if kv := m.Replicas[0].KVEvents; cached == 0 || kv == nil || kv.CachedTokens == nil || *kv.CachedTokens != cached {
+			return fmt.Errorf("%d tokens are cached, and the API says %+v", cached, kv)
+		}
+		return nil
+	})
+	if log := g.log.String(); !strings.Contains(log, `"changes":"KV events"`) {
+		t.Errorf("the log does not tell of the change: %s", log)
+	}
+}
+
+func TestPortsOfTheSimulatedKVEvents(t *testing.T) {
+	for _, c := range []struct{ port, replicas int }{{-1, 1}, {65_434, 3}, {5557, 101}} {
+		err := Sim(t.Context(), IO{Out: io.Discard, Err: io.Discard}, SimOptions{
+			Listen: "127.0.0.1:0", Replicas: c.replicas, Preset: "tiny-fast", Speed: 1, KVEvents: c.port, LogFormat: "text",
+		})
+		if usage := (UsageError{}); !errors.As(err, &usage) || !strings.Contains(err.Error(), "--kv-events") {
+			t.Errorf("port %d, %d replicas: %v", c.port, c.replicas, err)
+		}
 	}
 }
 

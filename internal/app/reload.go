@@ -81,6 +81,9 @@ func (g *Gateway) reload(ctx context.Context, read func() (*config.Config, error
 	if was := g.current(); !reflect.DeepEqual(was.Keys, cfg.Keys) {
 		changes = append(changes, "keys")
 	}
+	if was := g.current(); !reflect.DeepEqual(kvSourcesOf(was), kvSourcesOf(cfg)) {
+		changes = append(changes, "KV events")
+	}
 	return cfg, changes, needRestart(g.cfg, cfg), nil
 }
 
