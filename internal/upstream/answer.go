@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"io"
 	"net/http/httputil"
 	"time"
@@ -11,6 +12,9 @@ type Answer struct {
 	Status int
 	Header []Field
 	Length int64 // of the body in bytes, -1 when it is not told
+	// Trailer is what followed a body, once that was read to its end. One that is
+	// malformed is left out.
+	Trailer []Field
 
 	client   *Client
 	conn     *conn // nil when it was given back
@@ -63,8 +67,10 @@ func (a *Answer) Read(p []byte) (int, error) {
 	case chunked:
 		n, a.err = a.chunks.Read(p)
 		if a.err == io.EOF {
-			if err := a.conn.readLines(); err != nil { // the trailer
+			if err := a.conn.readLines(); err != nil {
 				a.err = err
+			} else if text := a.conn.head; len(text) > len("\r\n") {
+				a.Trailer, _ = parseFields(string(text), bytes.Count(text, []byte("\n")))
 			}
 		}
 	case untilClose:

@@ -63,17 +63,8 @@ func parseHead(text []byte, method string) (head, error) {
 		return h, malformed("status", line)
 	}
 	h.status = int(n)
-	h.fields = make([]Field, 0, bytes.Count(text, []byte("\n")))
-	for {
-		line, rest, _ = strings.Cut(rest, "\n")
-		if line = strings.TrimSuffix(line, "\r"); line == "" {
-			break
-		}
-		name, value, ok := strings.Cut(line, ":")
-		if !ok || !isToken(name) || !isValue(value) {
-			return h, malformed("header", line)
-		}
-		h.fields = append(h.fields, Field{textproto.CanonicalMIMEHeaderKey(name), strings.Trim(value, " \t")})
+	if h.fields, err = parseFields(rest, bytes.Count(text, []byte("\n"))); err != nil {
+		return h, err
 	}
 	if err := h.frame(); err != nil {
 		return h, err
@@ -86,6 +77,23 @@ func parseHead(text []byte, method string) (head, error) {
 	}
 	h.last = h.last || h.framing == untilClose
 	return h, nil
+}
+
+// parseFields reads header lines, n at most, up to an empty one.
+func parseFields(text string, n int) ([]Field, error) {
+	fields := make([]Field, 0, n)
+	for {
+		var line string
+		line, text, _ = strings.Cut(text, "\n")
+		if line = strings.TrimSuffix(line, "\r"); line == "" {
+			return fields, nil
+		}
+		name, value, ok := strings.Cut(line, ":")
+		if !ok || !isToken(name) || !isValue(value) {
+			return nil, malformed("header", line)
+		}
+		fields = append(fields, Field{textproto.CanonicalMIMEHeaderKey(name), strings.Trim(value, " \t")})
+	}
 }
 
 // frame finds how the body ends, by RFC 9112, section 6.3.

@@ -174,6 +174,33 @@ func TestAnswersAndWhetherTheirConnectionIsReused(t *testing.T) {
 	}
 }
 
+func TestTheTrailerIsReadWithTheBody(t *testing.T) {
+	for trailer, want := range map[string][]Field{
+		"x-a: 1\r\nX-B:  2\r\n": {{"X-A", "1"}, {"X-B", "2"}},
+		"":                      nil,
+		"no field\r\n":          nil,
+	} {
+		c := client(t)
+		to := engine(t, func(_ int, c net.Conn, r *bufio.Reader) {
+			if _, err := take(r); err == nil {
+				io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n"+trailer+"\r\n")
+				r.ReadByte()
+			}
+		})
+		a, err := c.Send(t.Context(), post(to, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(a); err != nil || string(b) != "hi" {
+			t.Errorf("%q: %q, %v", trailer, b, err)
+		}
+		if d := cmp.Diff(want, a.Trailer); d != "" {
+			t.Errorf("%q: %s", trailer, d)
+		}
+		a.Close()
+	}
+}
+
 func TestWhatIsNoAnswer(t *testing.T) {
 	tests := map[string]string{
 		"nothing":           "",

@@ -90,19 +90,34 @@ func (f *flight) exchange(until time.Time, head, body []byte) error {
 	}
 	defer a.Close()
 	a.SetReadDeadline(until)
-	if f.ours {
-		f.result.Reason = a.Get("X-Warden-Decision")
-		if n, err := strconv.Atoi(a.Get("X-Warden-Replica")); err == nil {
-			f.result.Replica = n
-		}
-	}
+	f.decided(a.Header)
 	if a.Status != 200 {
 		return refusal(a)
 	}
 	if kind := a.Get("Content-Type"); !strings.HasPrefix(kind, "text/event-stream") {
 		return &failure{"no stream", fmt.Sprintf("the answer's type is %q", kind)}
 	}
-	return f.read(a)
+	err = f.read(a)
+	f.decided(a.Trailer)
+	return err
+}
+
+// decided takes what our gateway says of its decision: in the head of an answer,
+// or in the trailer when it had to send the head before it decided.
+func (f *flight) decided(fields []upstream.Field) {
+	if !f.ours {
+		return
+	}
+	for _, h := range fields {
+		switch h.Name {
+		case "X-Warden-Decision":
+			f.result.Reason = h.Value
+		case "X-Warden-Replica":
+			if n, err := strconv.Atoi(h.Value); err == nil {
+				f.result.Replica = n
+			}
+		}
+	}
 }
 
 // afterEnd is how long a stream may stay open after its last event.
