@@ -66,8 +66,10 @@ func (c *Core) holdOrRefuse(q *request, in *query) Action {
 	if q.decision.Reason != "" {
 		return a
 	}
-	wait := c.predicted(len(c.queue.waiters) + 1)
-	if len(c.queue.waiters) >= orDefault(c.limits.Waiting, defaultWaiting) || wait > orDefault(c.limits.Wait, defaultWait) {
+	// The first to wait is not refused for how long that may be: nobody is before it.
+	waiting := len(c.queue.waiters)
+	wait := c.predicted(waiting + 1)
+	if waiting >= orDefault(c.limits.Waiting, defaultWaiting) || waiting > 0 && wait > orDefault(c.limits.Wait, defaultWait) {
 		return Action{Kind: Refuse, ID: q.ID, Why: QueueFull, RetryAfter: min(max(wait, time.Second), 30*time.Second)}
 	}
 	return a

@@ -416,19 +416,20 @@ func (b *box) fillUp(replica int, tokens int64) {
 	b.core.FirstByte(b.now, id)
 }
 
-// A turn whose conversation has another in flight at home needs little there.
+// A turn that waits needs little where another of its conversation has come to be
+// in flight.
 func TestATurnBesideItsOwnConversationPasses(t *testing.T) {
 	b := newPatient(t, separate(1), 10_000)
-	first, _ := b.open(sized(0, 4000))
-	other, _ := b.open(sized(1, 5500))
-	b.hold(sized(2, 6000)) // ahead
-	beside, _ := b.hold(sized(3, 4000))
-	b.core.Finish(b.now, other, Outcome{}) // 3 starts beside 0
-	if got := b.home(3); got.Replica != 0 {
-		t.Fatalf("%+v, want request %d started", got, beside)
+	b.open(sized(0, 4000))
+	b.open(sized(1, 5500))
+	b.hold(sized(2, 4000)) // ahead of it
+	waits, _ := b.hold(sized(3, 4000))
+	r := sized(3, 100)
+	r.Pin = 0
+	b.open(r)
+	if got := b.pass(time.Second); !cmp.Equal(got, map[RequestID]int{waits: 0}) {
+		t.Errorf("started %v, want %d", got, waits)
 	}
-	b.open(sized(3, 4100)) // another turn of 3 needs only its answer
-	b.end(first, Outcome{})
 }
 
 func TestWhatWasLearnedSurvives(t *testing.T) {

@@ -233,6 +233,9 @@ func (m *machine) retry(t *rapid.T) {
 
 // checkRefusal wants a refusal to have no alternative.
 func (m *machine) checkRefusal(t *rapid.T, q *openRequest, a Action) {
+	if a.Why == QueueFull && len(m.core.Waiting(m.now)) > 0 {
+		return // the wait would be too long
+	}
 	allOut := !slices.ContainsFunc(m.states, func(s State) bool { return s < Ejected })
 	for i, r := range m.replicas {
 		takes := m.states[i] < Ejected || m.states[i] == Ejected && (q.Pin == None || allOut)

@@ -80,9 +80,19 @@ func TestATierMustFindWhatWasLost(t *testing.T) {
 	}
 	rounds(8000)
 	decides("affinity")
-	rounds(0)
+	rounds(6000) // three quarters
+	decides("")
+	rounds(7200) // nine tenths are too few to come back to affinity
 	decides("")
 	rounds(8000)
+	decides("affinity")
+	rounds(7200) // and enough to stay there
+	decides("affinity")
+	for n := range 60 { // a changed history says nothing
+		id, _ := b.open(sized(n%3, 8000))
+		b.finish(id, complete(7000, 0, 1000))
+	}
+	b.pass(time.Second)
 	decides("affinity")
 	tell(false)
 	decides("")
