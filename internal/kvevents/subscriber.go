@@ -82,9 +82,7 @@ func (s *subscriber) follow(ctx context.Context) (connected bool, err error) {
 	}
 	s.begin()
 	if s.from.Replay != "" {
-		if err := s.replay(ctx, 0); err != nil {
-			s.trouble(err)
-		}
+		s.trouble(ctx, s.replay(ctx, 0))
 	}
 	for {
 		frames, err := socket.Receive()
@@ -135,20 +133,18 @@ var errAnew = errors.New("the engine counts its batches anew")
 
 // live books a batch of the subscription, after a replay of what is missing.
 func (s *subscriber) live(ctx context.Context, seq uint64, payload []byte) error {
-	next, begun := s.expected()
+	next := s.expected()
 	if seq < next {
 		if seq < s.behind {
 			return nil // the replay had it
 		}
 		return errAnew
 	}
-	if seq > next && begun {
+	if seq > next {
 		s.gap()
 		if s.from.Replay != "" {
-			if err := s.replay(ctx, next); err != nil {
-				s.trouble(err)
-			}
-			if next, _ = s.expected(); seq < next {
+			s.trouble(ctx, s.replay(ctx, next))
+			if seq < s.expected() {
 				return nil
 			}
 		}
@@ -183,17 +179,17 @@ func (s *subscriber) replay(ctx context.Context, from uint64) error {
 			break
 		}
 		if seq == endOfReplay {
-			s.behind, _ = s.expected()
+			s.behind = s.expected()
 			return nil
 		}
-		if next, _ := s.expected(); seq >= next {
+		if seq >= s.expected() {
 			s.book(seq, payload)
 		}
 	}
 	if ctx.Err() != nil {
 		err = fmt.Errorf("no end within %s", replayTimeout)
 	}
-	s.behind, _ = s.expected() // what came stays
+	s.behind = s.expected() // what came stays
 	return fmt.Errorf("replay from %s: %w", s.from.Replay, err)
 }
 
@@ -220,23 +216,31 @@ func (s *subscriber) disconnect(was bool, err error) {
 	}
 }
 
-func (s *subscriber) trouble(err error) {
+// trouble notes what went wrong, if something did; the end of ctx is no trouble.
+func (s *subscriber) trouble(ctx context.Context, err error) {
+	if err == nil || ctx.Err() != nil {
+		return
+	}
 	s.mu.Lock()
 	s.problem = err
 	s.mu.Unlock()
 	s.log.Warn("KV events are incomplete", "endpoint", s.from.Events, "error", err.Error())
 }
 
-func (s *subscriber) expected() (next uint64, begun bool) {
+// expected is the sequence number to come.
+func (s *subscriber) expected() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.next, s.begun
+	return s.next
 }
 
+// gap counts an interruption. What was before the first batch is none.
 func (s *subscriber) gap() {
 	s.mu.Lock()
-	s.gaps++
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	if s.begun {
+		s.gaps++
+	}
 }
 
 // book takes a batch whose sequence number is at least the expected one.
@@ -248,7 +252,7 @@ func (s *subscriber) book(seq uint64, payload []byte) {
 	if missing := seq - s.next; missing > 0 {
 		s.cache.incomplete = true
 		if s.begun {
-			s.lost += int64(min(missing, math.MaxInt64/2))
+			s.lost += int64(min(missing, 1<<32)) // an engine's nonsense must not overflow
 		}
 	}
 	s.next, s.begun, s.last = seq+1, true, now

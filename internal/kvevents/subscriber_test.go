@@ -163,6 +163,19 @@ func TestALateListenerKnowsWhatTheBufferHas(t *testing.T) {
 	}
 }
 
+// A batch may be too early for the subscription and too late for the replay.
+func TestWhatCameBetweenReplayAndSubscriptionIsReplayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPublisher(t)
+		view := listen(t, p, replayed)
+		c := <-p.subscribers
+		view()
+		p.fill(2)
+		p.send(c, 1, batch(t, storedEvent(1)))
+		same(t, view(), View{Connected: true, Complete: true, CachedTokens: 32, Blocks: 2, Sequence: 1})
+	})
+}
+
 func TestAnEngineThatEndsIsFollowedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPublisher(t)
