@@ -4,7 +4,10 @@
 // is its user's job, who knows when.
 //
 // It is no ZeroMQ: there are no sockets with queues here, no patterns, no
-// authentication. What the peer sends can cost no more than MaxMessage bytes.
+// authentication. What the peer sends can cost no more than MaxMessage bytes. That,
+// and no goroutine that outlives its use, is why it stands here: go-zeromq/zmq4, with
+// which tests compare it, allocates what a frame announces, so that a peer could end
+// the process.
 package zmtp
 
 import (
