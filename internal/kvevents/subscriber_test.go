@@ -60,7 +60,9 @@ func TestTheCacheIsAsTheEventsSay(t *testing.T) {
 
 		p.send(c, 0, batch(t, storedEvent(1, 2, 3), storedEvent(4)))
 		same(t, view(), View{Connected: true, Complete: true, CachedTokens: 64, Blocks: 4})
-		p.send(c, 1, batch(t, removedEvent(2), removedEvent(99)))
+		offloaded := storedEvent(50, 51)
+		offloaded["medium"] = "CPU"
+		p.send(c, 1, batch(t, removedEvent(2), removedEvent(99), offloaded))
 		same(t, view(), View{Connected: true, Complete: true, CachedTokens: 48, Blocks: 3, Sequence: 1})
 		// A second copy of a block: the content is gone with the last one.
 		p.send(c, 2, batch(t, storedEvent(1), removedEvent(1)))

@@ -3,15 +3,14 @@ package zmtp_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"lmwarden/internal/zmtp"
@@ -60,8 +59,8 @@ func TestMessagesArriveAsTheyWereSent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(fmt.Sprint(want), fmt.Sprint(got)); d != "" {
-			t.Error(d)
+		if !slices.EqualFunc(want, got, bytes.Equal) {
+			t.Errorf("%.100q arrived as %.100q", want, got)
 		}
 	}
 }
