@@ -150,6 +150,12 @@ func TestClientsThatLeaveWhileTheyWait(t *testing.T) {
 		if before.Waiting < 7 {
 			t.Fatalf("%d wait", before.Waiting)
 		}
+		var cancelled struct{ Cancelled int }
+		g.admin(http.MethodPost, "/api/conversations/"+before.Held[0].Conversation+"/cancel", "", &cancelled)
+		synctest.Wait()
+		if v := g.pool().View(); cancelled.Cancelled != 1 || v.Waiting != before.Waiting-1 {
+			t.Errorf("an operator cancelled %d, %d of %d wait", cancelled.Cancelled, v.Waiting, before.Waiting)
+		}
 		leave()
 		gone.sent.Wait()
 		synctest.Wait()

@@ -160,7 +160,7 @@ func (x *exchange) prepare() *failure {
 		if x.r.Context().Err() != nil || errors.Is(err, errGone) {
 			return clientGone(err)
 		}
-		return refused(err, rank, len(model.View().Replicas))
+		return refused(err, rank, model)
 	}
 	x.turn = h.sessions.Begin(x.rec.Time, id, name)
 	x.rec.Decision = x.lease.Decision()
@@ -260,7 +260,7 @@ func (x *exchange) search() *failure {
 		return f
 	}
 	if !x.nextModel() {
-		return refused(&pool.Refused{Why: routing.NoReplica}, routing.None, 0)
+		return refused(&pool.Refused{Why: routing.NoReplica}, routing.None, nil)
 	}
 	return nil
 }

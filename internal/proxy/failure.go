@@ -114,8 +114,8 @@ func badPin(err error, replicas int) *failure {
 	return badRequest("%v; allowed are 0 to %d", err, replicas-1)
 }
 
-// refused is the answer when the pool has no replica for a request.
-func refused(err error, pin int, replicas int) *failure {
+// refused is the answer when a model has no replica for a request.
+func refused(err error, pin int, model backend) *failure {
 	var r *pool.Refused
 	if !errors.As(err, &r) {
 		f := fail(llmapi.KindNoReplica, GatewayError, "no replica could be chosen")
@@ -125,7 +125,7 @@ func refused(err error, pin int, replicas int) *failure {
 	var f *failure
 	switch r.Why {
 	case routing.NoSuchReplica:
-		return badPin(fmt.Errorf("%s %d is not a replica", headerRank, pin), replicas)
+		return badPin(fmt.Errorf("%s %d is not a replica", headerRank, pin), len(model.View().Replicas))
 	case routing.PinDown:
 		f = fail(llmapi.KindNoReplica, GatewayError, "replica %d, which %s asks for, is down; leave the header out to be served by another one", pin, headerRank)
 	case routing.NoReplica:
