@@ -63,7 +63,7 @@ func (o outcome) String() string {
 // the engine's own balancer sends them to the rank where it is not.
 func TestAffinityAgainstTheEnginesBalancer(t *testing.T) {
 	e := running(t)
-	g := warden.Gateway(t, []string{e.url})
+	g := policyGateway(t, e, "affinity")
 	for _, p := range pressures {
 		var off, on outcome
 		for round := range uint64(rounds) {
