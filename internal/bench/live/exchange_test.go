@@ -102,6 +102,33 @@ func TestSalt(t *testing.T) {
 	}
 }
 
+// A gateway that had to begin a stream before it had a replica says in the
+// trailer which one it was. What it sent meanwhile is no part of the answer.
+func TestADecisionInTheTrailer(t *testing.T) {
+	const late = 20 * time.Millisecond
+	for d, meanwhile := range map[Dialect]string{Anthropic: "event: ping\ndata: {\"type\": \"ping\"}\n\n", OpenAI: ": waiting\n\n"} {
+		e := newEndpoint(t, func(w *stream, r *http.Request) {
+			h := w.w.Header()
+			h.Set("Content-Type", "text/event-stream")
+			h.Set("Trailer", "X-Warden-Replica, X-Warden-Decision")
+			_, _ = w.w.Write([]byte(meanwhile))
+			w.w.(http.Flusher).Flush()
+			select {
+			case <-time.After(late):
+			case <-r.Context().Done():
+			}
+			w.answer("yes")
+			h.Set("X-Warden-Replica", "3")
+			h.Set("X-Warden-Decision", "stayed")
+		})
+		s := newSystem(t, e.url, func(o *Options) { o.Dialect = d })
+		s.ours = true
+		if r := send(t, s, bench.Request{Session: 7, Turn: question(4)})[0]; r.End != bench.Finished || r.Replica != 3 || r.Reason != "stayed" || r.First-r.Sent < late {
+			t.Errorf("%s: %+v", d, r)
+		}
+	}
+}
+
 // What goes wrong is told by its class; nothing of it counts as an answer.
 func TestFailures(t *testing.T) {
 	hang := func(r *http.Request) { <-r.Context().Done() }
