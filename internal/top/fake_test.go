@@ -15,7 +15,9 @@ import (
 
 func TestMain(m *testing.M) {
 	// The library lets a timer run out that a program which ended had set.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("charm.land/bubbletea/v2.Tick.func1"))
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreTopFunction("charm.land/bubbletea/v2.Tick.func1"),
+		goleak.IgnoreAnyFunction("charm.land/bubbletea/v2.(*Program).execBatchMsg"))
 }
 
 var noon = time.Date(2026, 10, 4, 12, 0, 0, 0, time.UTC)
