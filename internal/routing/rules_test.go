@@ -1,0 +1,186 @@
+package routing_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	. "lmwarden/internal/routing"
+)
+
+// A claim ends with the request that had it.
+func TestAClaimIsNotLeftBehind(t *testing.T) {
+	b := newPatient(t, separate(2), 10_000)
+	if err := b.core.SetLimits(Limits{Patience: 20 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	b.open(sized(0, 8500))
+	b.open(sized(1, 3000))
+	b.open(sized(2, 3000)) // beside 1
+	big, _ := b.hold(sized(3, 9000))
+	b.pass(21 * time.Second) // it claims replica 1
+	b.end(big, Outcome{})    // its client left
+	if _, d := b.open(sized(4, 2500)); d.Replica != 1 {
+		t.Errorf("%+v, want started on 1, where it fits", d)
+	}
+}
+
+// Who waits claims a replica when the patience has passed, a batch request when
+// four times that has.
+func TestPatienceIsAsLongAsItSays(t *testing.T) {
+	for class, patience := range map[Class]time.Duration{Interactive: 20 * time.Second, Batch: 80 * time.Second} {
+		b := newPatient(t, separate(1), 10_000)
+		if err := b.core.SetLimits(Limits{Patience: 20 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		b.open(sized(0, 5000))
+		r := sized(1, 9000)
+		r.Class = class
+		b.hold(r)
+		b.pass(patience - time.Second)
+		b.open(sized(2, 500))
+		b.pass(time.Second)
+		b.hold(sized(3, 500)) // the replica is claimed
+	}
+}
+
+// Two that are overdue claim two replicas.
+func TestEachThatIsOverdueClaimsAReplica(t *testing.T) {
+	b := newPatient(t, separate(2), 10_000)
+	if err := b.core.SetLimits(Limits{Patience: 20 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	b.open(sized(0, 6000))
+	b.open(sized(1, 6000))
+	b.hold(sized(2, 9000))
+	b.hold(sized(3, 9000))
+	b.pass(20 * time.Second)
+	b.hold(sized(4, 500))
+}
+
+// By Little's law: two places of ten seconds each serve a turn in five seconds at
+// best, half of that is taken for sure, and 48% of the turns wait.
+func TestThePatienceFollowsWhatWaits(t *testing.T) {
+	b := newPatient(t, separate(1), 10_000)
+	b.core.RestoreLearned(Learned{Need: Measured{Value: 4900, Samples: 1000}, Place: Measured{Value: 10, Samples: 1000}})
+	if got := b.view().Queue.Patience; got != 20*time.Second {
+		t.Errorf("patience %v, want two places of 10 s", got)
+	}
+	if err := b.core.SetLimits(Limits{Wait: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	b.open(sized(0, 5000))
+	for n := range 10 {
+		b.hold(sized(1+n, 9000))
+	}
+	if got := b.view().Queue.Patience.Round(time.Second); got != 208*time.Second {
+		t.Errorf("patience %v with 10 waiting, want 10 / (0.1 x 0.48) s", got)
+	}
+}
+
+// While caches are short a replica is given 3 s of reading at a time; what takes
+// half a second and belongs to no conversation passes.
+func TestReadingIsLimited(t *testing.T) {
+	b := newPatient(t, separate(1), 10_000)
+	b.core.RestoreLearned(Learned{ReadingRate: Measured{Value: 1000, Samples: 100}})
+	b.open(sized(0, 2500))
+	b.hold(sized(1, 8000))
+	r := unbound()
+	r.Tokens, r.MaxOutput = 600, 100
+	b.hold(r)
+	r.Tokens = 400
+	b.open(r)
+}
+
+// A place is kept for a conversation by the chance that it comes back, and that
+// falls while it stays away.
+func TestAKeptPlaceFades(t *testing.T) {
+	gaps := slices.Concat(slices.Repeat([]float64{1}, 8), slices.Repeat([]float64{4}, 4), slices.Repeat([]float64{60}, 20))
+	for _, test := range []struct {
+		after time.Duration
+		most  int64 // that fits beside the place
+	}{
+		{0, 10_000 - 1050 - 2295},               // 12 of 32 come back, and a fifth more: 45% of 5100
+		{3 * time.Second, 10_000 - 1050 - 1020}, // 4 of 24
+		{6 * time.Second, 10_000 - 1050},        // it is kept no longer
+	} {
+		b := newPatient(t, separate(1), 10_000)
+		b.core.RestoreLearned(Learned{
+			Gaps: gaps, Need: Measured{Value: 5000, Samples: 100}, Output: Measured{Value: 100, Samples: 100},
+			ReadingRate: Measured{Value: 250, Samples: 100},
+		})
+		b.pass(time.Second)
+		id, _ := b.open(sized(0, 5000))
+		b.core.FirstByte(b.now, b.mustOpen(sized(1, 1000)))
+		b.finish(id, complete(5000, 0, 100))
+		b.pass(test.after)
+		const answer = 50
+		over, _ := b.hold(sized(2, test.most-answer+2))
+		b.end(over, Outcome{})
+		b.open(sized(2, test.most-answer))
+	}
+}
+
+func (b *box) mustOpen(r Request) RequestID { return must(b.open(r)) }
+
+// Answers in flight are half written on average, so half of each is counted.
+func TestHalfOfAnAnswerIsCounted(t *testing.T) {
+	b := newPatient(t, separate(1), 10_000)
+	b.core.RestoreLearned(Learned{Output: Measured{Value: 4000, Samples: 100}})
+	r := sized(0, 3000)
+	r.MaxOutput = 0
+	b.open(r)
+	r.Key = key(1)
+	b.open(r)
+	r.Key, r.Tokens = key(2), 1
+	b.hold(r)
+}
+
+// A turn waits for its home as long as it would take to read its history again.
+func TestATurnWaitsForItsHomeWhileThatIsSooner(t *testing.T) {
+	b := newPatient(t, separate(2), 20_000)
+	if err := b.core.SetLimits(Limits{Patience: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	id, _ := b.open(sized(0, 5000)) // home 0
+	b.finish(id, complete(5000, 0, 0))
+	b.core.RestoreLearned(Learned{ReadingRate: Measured{Value: 100, Samples: 100}})
+	b.core.FirstByte(b.now, b.mustOpen(sized(1, 100))) // at 1
+	b.fillUp(0, 15_000)
+	late, a := b.hold(sized(0, 8000))
+	if a.Why != HomeBusy {
+		t.Errorf("held for %q, want %q", a.Why, HomeBusy)
+	}
+	if got := b.pass(49 * time.Second); len(got) != 0 {
+		t.Errorf("started %v while it waits for its home", got)
+	}
+	if got := b.pass(2 * time.Second); !cmp.Equal(got, map[RequestID]int{late: 1}) {
+		t.Errorf("started %v, want %d at 1 after 50 s", got, late)
+	}
+}
+
+// fillUp opens a request of so many tokens on a replica.
+func (b *box) fillUp(replica int, tokens int64) {
+	r := sized(1_000_000, tokens)
+	r.Pin = replica
+	id, _ := b.open(r)
+	b.core.FirstByte(b.now, id)
+}
+
+// A turn that waits needs little where another of its conversation has come to be
+// in flight.
+func TestATurnBesideItsOwnConversationPasses(t *testing.T) {
+	b := newPatient(t, separate(1), 10_000)
+	b.open(sized(0, 4000))
+	b.open(sized(1, 5500))
+	b.hold(sized(2, 4000)) // ahead of it
+	waits, _ := b.hold(sized(3, 4000))
+	r := sized(3, 100)
+	r.Pin = 0
+	b.open(r)
+	if got := b.pass(time.Second); !cmp.Equal(got, map[RequestID]int{waits: 0}) {
+		t.Errorf("started %v, want %d", got, waits)
+	}
+}
