@@ -42,7 +42,7 @@ const (
 // request that makes no conversation leaves no trace. It must be called in the
 // order in which the requests arrive.
 func (t *Table) Identify(now time.Time, r Request) Identity {
-	id := Identity{Client: client(r.Header)}
+	id := Identity{Client: client(r.Header), Tenant: r.Tenant}
 	f := r.Facts
 	if f == nil {
 		f = &llmapi.Facts{}
@@ -89,7 +89,7 @@ func (t *Table) Identify(now time.Time, r Request) Identity {
 		id.New = true
 		id.Extends = t.extended(at)
 		known = t.add(c.key, scope, at.now)
-		known.origin, known.parent = unique.Make(origin{r.Model, c.source, id.Client}), c.parent
+		known.origin, known.parent = unique.Make(origin{r.Model, c.source, id.Client, r.Tenant}), c.parent
 	} else {
 		id.Source, id.Parent = known.origin.Value().source, known.parent
 	}

@@ -186,7 +186,7 @@ func (t *Table) walk(each func(*row), between func()) {
 func (r *row) copy() Conversation {
 	o := r.origin.Value()
 	return Conversation{
-		Key: r.key, Name: r.key.Name(), Model: o.model, Source: o.source, Client: o.client, Parent: r.parent,
+		Key: r.key, Name: r.key.Name(), Model: o.model, Source: o.source, Client: o.client, Tenant: o.tenant, Parent: r.parent,
 		FirstSeen: time.UnixMilli(r.first).UTC(), LastSeen: time.UnixMilli(r.last).UTC(),
 		Turns: r.turns, PromptTokens: r.prompt, CachedTokens: r.cached, CompletionTokens: r.reply, Open: r.open,
 	}

@@ -65,6 +65,8 @@ type Identity struct {
 	Extends Key
 	// Client is the program by its User-Agent ("claude-cli"), or empty.
 	Client string
+	// Tenant is the request's.
+	Tenant string
 	// New is set when the table had not seen Key before.
 	New bool
 	// Turn says that the request asks the model for an answer, so that it counts
@@ -82,6 +84,7 @@ type Conversation struct {
 	Model               string
 	Source              string
 	Client              string
+	Tenant              string
 	Parent              Key
 	FirstSeen, LastSeen time.Time // UTC, to the millisecond
 	Turns               int64     // generation requests

@@ -200,7 +200,10 @@ func (b *batch) flush(w io.Writer, beside Beside) error {
 	return nil
 }
 
-const flagTools = 1
+const (
+	flagTools  = 1
+	flagTenant = 2 // the tenant follows the flags
+)
 
 func appendRow(b []byte, r *row) []byte {
 	b = append(b, r.key[:]...)
@@ -213,7 +216,13 @@ func appendRow(b []byte, r *row) []byte {
 	if r.tools {
 		flags |= flagTools
 	}
+	if o.tenant != "" {
+		flags |= flagTenant
+	}
 	b = binary.AppendUvarint(b, flags)
+	if o.tenant != "" {
+		b = appendBytes(b, []byte(o.tenant))
+	}
 	for _, v := range []int64{r.first, r.last, r.turns, r.prompt, r.cached, r.reply} {
 		b = binary.AppendVarint(b, v)
 	}
@@ -302,8 +311,12 @@ func parseRecord(b []byte) (*record, bool) {
 	r := &rec.row
 	copy(r.key[:], p.take(len(r.key)))
 	copy(r.parent[:], p.take(len(r.parent)))
-	r.origin = unique.Make(origin{model: string(p.bytes()), source: string(p.bytes()), client: string(p.bytes())})
-	r.tools = p.uvarint()&flagTools != 0
+	o := origin{model: string(p.bytes()), source: string(p.bytes()), client: string(p.bytes())}
+	flags := p.uvarint()
+	if flags&flagTenant != 0 {
+		o.tenant = string(p.bytes())
+	}
+	r.origin, r.tools = unique.Make(o), flags&flagTools != 0
 	for _, v := range []*int64{&r.first, &r.last, &r.turns, &r.prompt, &r.cached, &r.reply} {
 		*v = p.varint()
 	}

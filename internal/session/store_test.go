@@ -32,7 +32,7 @@ func lived(t testing.TB) *Table {
 	tab := table(t, Options{})
 	for i := range 5 {
 		now := start.Add(time.Duration(i) * time.Minute)
-		r := Request{Tenant: "t", Model: "m", Header: head("User-Agent", "x/1"), Facts: chat(fmt.Sprint("u:", i))}
+		r := Request{Tenant: []string{"t", ""}[i/4], Model: "m", Header: head("User-Agent", "x/1"), Facts: chat(fmt.Sprint("u:", i))}
 		if i%2 == 0 {
 			r.Header = head("X-Claude-Code-Session-Id", fmt.Sprint("session-", i/4), "X-Claude-Code-Agent-Id", fmt.Sprint(i))
 		}

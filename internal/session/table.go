@@ -65,7 +65,7 @@ type row struct {
 
 // origin is what many rows have in common. It is kept once, since a row must be
 // small and must not hold on to a request's buffers.
-type origin struct{ model, source, client string }
+type origin struct{ model, source, client, tenant string }
 
 // New returns an empty table. It fails on a negative number and on a header name
 // that no client can send.
@@ -134,7 +134,7 @@ func (t *Table) Begin(now time.Time, id Identity, model string) *Turn {
 	r := t.rows[id.Key]
 	if r == nil { // the bound took it since Identify
 		r = t.add(id.Key, 0, now.UnixMilli())
-		r.origin, r.parent = unique.Make(origin{model, id.Source, id.Client}), id.Parent
+		r.origin, r.parent = unique.Make(origin{model, id.Source, id.Client, id.Tenant}), id.Parent
 	}
 	r.open++
 	r.unlink()

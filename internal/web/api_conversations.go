@@ -22,6 +22,7 @@ type conversation struct {
 	CachedTokens count  `json:"cached_tokens"`
 	Source       string `json:"source"`
 	Client       text   `json:"client"`
+	APIKey       text   `json:"key"`
 	Parent       text   `json:"parent"`
 	FirstSeen    stamp  `json:"first_seen"`
 	LastSeen     stamp  `json:"last_seen"`
@@ -35,7 +36,7 @@ func conversationOf(c session.Conversation, p Pool) conversation {
 	out := conversation{
 		ID: c.Name, Model: c.Model, Home: -1, Turns: c.Turns,
 		PromptTokens: count(c.PromptTokens), CachedTokens: count(c.CachedTokens),
-		Source: c.Source, Client: text(c.Client), Parent: text(c.Parent.Name()),
+		Source: c.Source, Client: text(c.Client), APIKey: text(c.Tenant), Parent: text(c.Parent.Name()),
 		FirstSeen: stamp(c.FirstSeen), LastSeen: stamp(c.LastSeen), InFlight: c.Open,
 	}
 	if p != nil {

@@ -200,10 +200,10 @@ func TestConversations(t *testing.T) {
 	h := newHandler(t, table, []Pool{p})
 	first, second := table[0].Name, table[1].Name
 	one := `{"id": "` + first + `", "model": "qwen3-4b-dp4", "home": 2, "turns": 3, "prompt_tokens": 9000, "cached_tokens": 8000,
-		"source": "x-claude-code-session-id", "client": "claude-cli", "parent": null,
+		"source": "x-claude-code-session-id", "client": "claude-cli", "key": "alice", "parent": null,
 		"first_seen": "2026-10-04T08:00:00Z", "last_seen": "2026-10-04T11:12:00Z", "in_flight": 1, "spills": 1, "moves": 0`
 	two := `{"id": "` + second + `", "model": "gone", "home": null, "turns": 1, "prompt_tokens": null, "cached_tokens": null,
-		"source": "fingerprint", "client": null, "parent": "` + first + `",
+		"source": "fingerprint", "client": null, "key": null, "parent": "` + first + `",
 		"first_seen": "2026-10-04T08:00:00Z", "last_seen": "2026-10-04T11:12:00Z", "in_flight": 0, "spills": 0, "moves": 0`
 	get := func(path string) string { return call(h, "GET", path, "").Body.String() }
 	sameJSON(t, `{"conversations": [`+one+`},`+two+`}], "next": null}`, get("/api/conversations"))

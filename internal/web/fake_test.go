@@ -133,7 +133,7 @@ func talk(p *fakePool) fakeTable {
 		{Time: now.Add(-5 * time.Second), RequestID: "r1", Conversation: key(0x71).Name(), Decision: routing.Decision{Replica: 3, Reason: routing.Stayed, Home: 3, From: 3}},
 	}
 	return fakeTable{
-		{Key: key(0x71), Name: key(0x71).Name(), Model: "qwen3-4b-dp4", Source: "x-claude-code-session-id", Client: "claude-cli",
+		{Key: key(0x71), Name: key(0x71).Name(), Model: "qwen3-4b-dp4", Source: "x-claude-code-session-id", Client: "claude-cli", Tenant: "alice",
 			FirstSeen: since, LastSeen: now, Turns: 3, PromptTokens: 9000, CachedTokens: 8000, CompletionTokens: 100, Open: 1},
 		{Key: child, Name: child.Name(), Model: "gone", Source: "fingerprint", Parent: key(0x71),
 			FirstSeen: since, LastSeen: now, Turns: 1, PromptTokens: session.Unmeasured, CachedTokens: session.Unmeasured},

@@ -44,6 +44,7 @@ type filterLink struct {
 type conversationRow struct {
 	ID, Path              string
 	Client, Source        string
+	APIKey                string // the name of the client's, or empty
 	ClientLink            string
 	Model, ModelPath      string
 	Home, Colour          string
@@ -206,7 +207,7 @@ func conversationPath(id string) string { return "/conversations/" + url.PathEsc
 // conversationRow joins a row of the table with its home; p may be nil.
 func (h *Handler) conversationRow(c session.Conversation, p Pool) conversationRow {
 	row := conversationRow{
-		ID: c.Name, Path: conversationPath(c.Name), Client: c.Client, Source: c.Source,
+		ID: c.Name, Path: conversationPath(c.Name), Client: c.Client, Source: c.Source, APIKey: c.Tenant,
 		Model: c.Model, ModelPath: modelPath(c.Model), Home: dash, Colour: "",
 		Turns: c.Turns, Context: dash, Cached: barOf("hit", share(c.CachedTokens, c.PromptTokens)),
 		First: c.FirstSeen, Last: c.LastSeen, Open: c.Open, Child: c.Parent != session.Key{},
