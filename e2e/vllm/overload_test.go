@@ -2,6 +2,7 @@ package vllm
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -111,16 +112,18 @@ func sum(runs []loop) (all loop) {
 }
 
 // noWorse asserts that a value, of which more is better, is not lower with
-// patience by more than it differs between the runs of one policy.
+// patience by more than it differs between the runs of one policy. Two runs tell
+// little of that, so 2 % are allowed at least: the cached shares of four runs of
+// patience were 0.804 to 0.817.
 func noWorse(t *testing.T, what string, affinity, patience []loop, value func(loop) float64) {
 	t.Helper()
-	spread := 0.0
+	a, p := value(sum(affinity)), value(sum(patience))
+	spread := 0.02 * math.Abs(a)
 	for _, runs := range [][]loop{affinity, patience} {
 		spread = max(spread, max(value(runs[0]), value(runs[1]))-min(value(runs[0]), value(runs[1])))
 	}
-	a, p := value(sum(affinity)), value(sum(patience))
 	if p < a-spread {
-		t.Errorf("%s: %.3f with patience and %.3f with affinity, and the runs of a policy differ by %.3f at most", what, p, a, spread)
+		t.Errorf("%s: %.3f with patience and %.3f with affinity, more than %.3f worse", what, p, a, spread)
 	}
 }
 
