@@ -59,7 +59,7 @@ func (l loop) String() string {
 }
 
 // Past the caches, sending a rank only what fits keeps them useful; while all
-// conversations fit, nothing is held.
+// conversations fit, it costs nothing.
 func TestPatienceAgainstAffinity(t *testing.T) {
 	e := running(t)
 	t.Run("fits", func(t *testing.T) {
