@@ -373,13 +373,13 @@ func TestAReplicaDiesInTheMiddleOfAStep(t *testing.T) {
 	params := quarter(t)
 	var urls []string
 	for range 2 {
-		urls = append(urls, newEngine(t, 1, func(o *server.Options) { o.Params, o.Speed, o.AnswerTokens = params, 10, 100_000 }).url())
+		urls = append(urls, newEngine(t, 1, func(o *server.Options) { o.Params, o.Speed, o.AnswerTokens = params, 5, 100_000 }).url())
 	}
 	g := startGateway(t, urls, nil).awaitReady()
 	o := BenchOptions{
 		Target: g.URL(), Admin: g.AdminURL(), Dialect: "anthropic", Kill: []string{"1@5s+5s"}, DrainReplica: []string{"0@15s+3s"},
 		Protocol: bench.Protocol{Arms: []string{"affinity"}, Sessions: []int{4}, Step: 25 * time.Second}, Workload: quarterWorkload(),
-		Seed: 1, Repeat: 1, Order: "given", BytesPerToken: 4, Speed: 10, Timeout: time.Minute, Out: filepath.Join(t.TempDir(), "out"),
+		Seed: 1, Repeat: 1, Order: "given", BytesPerToken: 4, Speed: 5, Timeout: time.Minute, Out: filepath.Join(t.TempDir(), "out"),
 	}
 	r, _, log, err := o.run(t, context.Background())
 	if err != nil || strings.Contains(log, "warden bench:") {

@@ -181,7 +181,12 @@ func TestFailures(t *testing.T) {
 		for _, d := range Dialects() {
 			t.Run(name+" "+string(d), func(t *testing.T) {
 				e := newEndpoint(t, tc.script)
-				s := newSystem(t, e.url, func(o *Options) { o.Dialect, o.Timeout = d, 300*time.Millisecond })
+				s := newSystem(t, e.url, func(o *Options) {
+					o.Dialect, o.Timeout = d, time.Minute
+					if strings.HasPrefix(tc.want, "timeout") {
+						o.Timeout = 300 * time.Millisecond
+					}
+				})
 				got := send(t, s, bench.Request{Session: 7, Turn: question(4)})[0]
 				if got.End != bench.Failed || !strings.HasPrefix(got.Error, tc.want) {
 					t.Errorf("%s, %q, want failed, %q", got.End, got.Error, tc.want)
