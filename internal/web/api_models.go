@@ -27,6 +27,7 @@ type model struct {
 	StickyPercent  percent        `json:"sticky_percent"`
 	InFlight       int            `json:"in_flight"`
 	Queue          queue          `json:"queue"`
+	Learned        learned        `json:"learned"`
 	CountersSince  stamp          `json:"counters_since"`
 	Conversations  struct {
 		Live  int `json:"live"`
@@ -122,6 +123,33 @@ type server struct {
 	Blind   []string `json:"rank_ignored_on"`
 }
 
+// learned are the values that the policy learned from traffic; null without a
+// sample.
+type learned struct {
+	Shared      *measured `json:"shared_prefix_tokens"`
+	Need        *measured `json:"request_tokens"`
+	Output      *measured `json:"answer_tokens"`
+	ReadingRate *measured `json:"reading_tokens_per_s"`
+	Place       *measured `json:"place_s"`
+	Hold        *measured `json:"hold_s"`
+	Throughput  *measured `json:"turns_per_s"`
+}
+
+type measured struct {
+	Value   number `json:"value"`
+	Samples int    `json:"samples"`
+}
+
+func learnedIn(l routing.Learned) learned {
+	of := func(m routing.Measured) *measured {
+		if m.Samples == 0 {
+			return nil
+		}
+		return &measured{number(m.Value), m.Samples}
+	}
+	return learned{of(l.Shared), of(l.Need), of(l.Output), of(l.ReadingRate), of(l.Place), of(l.Hold), of(l.Throughput)}
+}
+
 // modelOf is the API's form of a view.
 func modelOf(v pool.View) model {
 	m := model{
@@ -131,6 +159,7 @@ func modelOf(v pool.View) model {
 		StickyPercent:  stickyPercent(v),
 		InFlight:       v.Routing.InFlight,
 		Queue:          queueOf(v),
+		Learned:        learnedIn(v.Routing.Learned),
 		CountersSince:  stamp(v.Since),
 		Replicas:       []replica{},
 		Servers:        []server{},
