@@ -34,9 +34,10 @@ type benchCommand struct {
 	Timeout       time.Duration `default:"10m" placeholder:"TIME" help:"Longest time to the end of an answer (${default})."`
 	Speed         float64       `default:"1" placeholder:"X" help:"--speed of simulated engines: all times are theirs (${default})."`
 
-	Trace    []string      `placeholder:"FILE" sep:"none" help:"Replay recorded sessions instead of synthetic ones: Weka, Mooncake, AIPerf multi_turn or chat, as JSON lines; repeatable."`
-	MaxThink time.Duration `default:"60s" placeholder:"TIME" help:"Longest pause between two turns of a trace (${default})."`
-	Workload workloadFlags `embed:""`
+	Trace     []string      `placeholder:"FILE" sep:"none" help:"Replay recorded sessions instead of synthetic ones: Weka, Mooncake, AIPerf multi_turn or chat, as JSON lines; repeatable."`
+	MaxThink  time.Duration `default:"60s" placeholder:"TIME" help:"Longest pause between two turns of a trace (${default})."`
+	ThinkFrom []string      `placeholder:"FILE" help:"Draw the pauses of synthetic sessions from those of recorded ones (files as for --trace)."`
+	Workload  workloadFlags `embed:""`
 }
 
 // Help is shown above the flags.
@@ -51,7 +52,7 @@ Sizes and times marked DIST are a number (400), a range (7200-7500), exp:MEAN, l
 func (c benchCommand) Run(ctx context.Context, io app.IO) error {
 	return app.Bench(ctx, io, app.BenchOptions{
 		Target: c.Target, Admin: c.Admin, Routers: c.Arm, EngineMetrics: c.EngineMetrics, Model: c.Model, Dialect: c.Dialect, Key: c.APIKey,
-		Protocol: c.Protocol.options(len(c.Trace) > 0), Workload: c.Workload.options(), Trace: c.Trace, MaxThink: c.MaxThink,
+		Protocol: c.Protocol.options(len(c.Trace) > 0), Workload: c.Workload.options(), Trace: c.Trace, MaxThink: c.MaxThink, ThinkFrom: c.ThinkFrom,
 		Seed: c.Protocol.Seed, Repeat: c.Repeat, Order: c.Order, Kill: c.Kill, DrainReplica: c.DrainReplica,
 		BytesPerToken: c.BytesPerToken, Speed: c.Speed, Timeout: c.Timeout, Out: c.Out,
 	})

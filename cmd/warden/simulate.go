@@ -32,9 +32,10 @@ type simulateCommand struct {
 	Slow         []string `placeholder:"REPLICAxFACTOR@TIME[+TIME]" sep:"none" help:"A replica takes FACTOR times as long; repeatable."`
 	DrainReplica []string `placeholder:"REPLICA@TIME[+TIME]" sep:"none" help:"A replica is drained; repeatable."`
 
-	Trace    []string      `placeholder:"FILE" sep:"none" help:"Replay recorded sessions instead of synthetic ones: Weka, Mooncake, AIPerf multi_turn or chat, as JSON lines; repeatable."`
-	MaxThink time.Duration `default:"60s" placeholder:"TIME" help:"Longest pause between two turns of a trace (${default})."`
-	Workload workloadFlags `embed:""`
+	Trace     []string      `placeholder:"FILE" sep:"none" help:"Replay recorded sessions instead of synthetic ones: Weka, Mooncake, AIPerf multi_turn or chat, as JSON lines; repeatable."`
+	MaxThink  time.Duration `default:"60s" placeholder:"TIME" help:"Longest pause between two turns of a trace (${default})."`
+	ThinkFrom []string      `placeholder:"FILE" help:"Draw the pauses of synthetic sessions from those of recorded ones (files as for --trace)."`
+	Workload  workloadFlags `embed:""`
 }
 
 // Help is shown above the flags.
@@ -46,7 +47,7 @@ Sizes and times marked DIST are a number (400), a range (7200-7500), exp:MEAN, l
 
 func (c simulateCommand) Run(ctx context.Context, io app.IO) error {
 	return app.Simulate(ctx, io, app.SimulateOptions{
-		Protocol: c.Protocol.options(len(c.Trace) > 0), Workload: c.Workload.options(), Trace: c.Trace, MaxThink: c.MaxThink, Seed: c.Protocol.Seed, Seeds: c.Seeds, Out: c.Out,
+		Protocol: c.Protocol.options(len(c.Trace) > 0), Workload: c.Workload.options(), Trace: c.Trace, MaxThink: c.MaxThink, ThinkFrom: c.ThinkFrom, Seed: c.Protocol.Seed, Seeds: c.Seeds, Out: c.Out,
 		Replicas: c.Replicas, Servers: c.Servers, APIServers: c.APIServers, RoundTrip: c.RoundTrip, SpillThreshold: c.SpillThreshold, Patience: c.Patience,
 		ScrapeEvery: c.Scrape, EstimateError: c.EstimateError,
 		Preset: c.Engine.Preset, Adjust: c.Engine.adjust, Kill: c.Kill, Slow: c.Slow, DrainReplica: c.DrainReplica, Published: c.Published,

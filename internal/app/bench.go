@@ -30,8 +30,11 @@ type BenchOptions struct {
 	Protocol Protocol
 	Workload ClaudeCode
 	// Trace are files to replay instead of Workload, with pauses of at most MaxThink.
-	Trace        []string
-	MaxThink     time.Duration
+	Trace    []string
+	MaxThink time.Duration
+	// ThinkFrom are files of recorded sessions whose pauses Workload has in place of
+	// Think.
+	ThinkFrom    []string
 	Seed         uint64
 	Repeat       int
 	Order        string
@@ -138,10 +141,9 @@ func (o BenchOptions) measurement() (live.Measurement, live.Options, error) {
 	default:
 		m.Protocol.Arms = append(slices.Clone(m.Protocol.Arms), others...)
 	}
-	if len(o.Trace) > 0 {
-		if m.Workload, err = bench.ReadTrace(o.Trace, bench.TraceOptions{MaxThink: o.MaxThink, BytesPerToken: o.BytesPerToken}); err != nil {
-			return fail(err)
-		}
+	recorded := bench.TraceOptions{MaxThink: o.MaxThink, BytesPerToken: o.BytesPerToken}
+	if m.Workload, err = workload(o.Workload, o.Trace, o.ThinkFrom, recorded); err != nil {
+		return fail(err)
 	}
 	if err := cmp.Or(o.Workload.Validate(), m.Validate(), options.Validate()); err != nil {
 		return fail(UsageError{err.Error()})

@@ -34,11 +34,14 @@ type SimulateOptions struct {
 	// Trace are files to replay instead of Workload, with pauses of at most MaxThink.
 	Trace    []string
 	MaxThink time.Duration
-	Seed     uint64
-	Seeds    int
-	Out      string // folder for the files, empty for none
-	Replicas []int  // one measurement each
-	Servers  int
+	// ThinkFrom are files of recorded sessions whose pauses Workload has in place of
+	// Think.
+	ThinkFrom []string
+	Seed      uint64
+	Seeds     int
+	Out       string // folder for the files, empty for none
+	Replicas  []int  // one measurement each
+	Servers   int
 	// APIServers is of each server.
 	APIServers int
 	RoundTrip  time.Duration
@@ -84,11 +87,9 @@ func Simulate(ctx context.Context, io IO, o SimulateOptions) error {
 			ScrapeEvery: o.ScrapeEvery, EstimateError: o.EstimateError, Incidents: incidents,
 		},
 	}
-	if len(o.Trace) > 0 {
-		s.Workload, err = bench.ReadTrace(o.Trace, bench.TraceOptions{MaxThink: o.MaxThink, BytesPerToken: params.BytesPerToken})
-		if err != nil {
-			return err
-		}
+	recorded := bench.TraceOptions{MaxThink: o.MaxThink, BytesPerToken: params.BytesPerToken}
+	if s.Workload, err = workload(o.Workload, o.Trace, o.ThinkFrom, recorded); err != nil {
+		return err
 	}
 	for _, s.Box.Replicas = range o.Replicas {
 		if err := cmp.Or(o.Workload.Validate(), s.Validate()); err != nil {
@@ -150,4 +151,22 @@ func printProgress(to io.Writer) func(bench.Progress) {
 		}
 		fmt.Fprintln(to)
 	}
+}
+
+// workload is the synthetic sessions, with recorded pauses if there are files of
+// them, or the recorded sessions of a trace instead.
+func workload(w ClaudeCode, trace, thinkFrom []string, o bench.TraceOptions) (bench.Workload, error) {
+	switch {
+	case len(trace) > 0 && len(thinkFrom) > 0:
+		return nil, usageErrorf("--trace and --think-from exclude each other: recorded sessions have their own pauses")
+	case len(trace) > 0:
+		return bench.ReadTrace(trace, o)
+	case len(thinkFrom) > 0:
+		t, err := bench.ReadTrace(thinkFrom, o)
+		if err != nil {
+			return nil, err
+		}
+		return w.PacedBy(t)
+	}
+	return w, nil
 }

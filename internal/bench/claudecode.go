@@ -74,6 +74,7 @@ const (
 	idText  // of a trace
 	idBlock // of a trace
 	idEstimate
+	idPause
 )
 
 // Endless implements Workload.
