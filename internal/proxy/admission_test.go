@@ -120,6 +120,7 @@ func TestAKeyThatHasTakenWhatItMayComesBackLater(t *testing.T) {
 	if res := g.post(t, "/v1/chat/completions", chatBody, "X-Api-Key", "key-one"); res.status != http.StatusOK {
 		t.Errorf("after the first has ended: %d %s", res.status, res.body)
 	}
+	g.record(t)
 	g.settled(t)
 }
 
