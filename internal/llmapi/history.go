@@ -312,12 +312,11 @@ var attribution = []byte("x-anthropic-billing-header:")
 // prose reads a string as text, and notes it as it was sent.
 func (r *reader) prose(p *prose) {
 	text := r.string()
-	r.sent = fold(r.sent, xxhash.Sum64(text))
 	if bytes.HasPrefix(text, attribution) {
 		line, _, _ := bytes.Cut(text, []byte(`\n`))
 		r.facts.Attribution = xxhash.Sum64(line)
 	}
-	p.addProse(text)
+	r.sent = fold(r.sent, p.addProse(text))
 }
 
 func (r *reader) block(p *prose) {

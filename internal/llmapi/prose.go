@@ -69,8 +69,8 @@ func droppedTag(text []byte) int {
 }
 
 // addProse adds text in canonical form without its dropped blocks. A block that
-// is not closed is text.
-func (p *prose) addProse(text []byte) {
+// is not closed is text. It returns the hash of all of the text.
+func (p *prose) addProse(text []byte) uint64 {
 	p.size += len(text)
 	var unclosed [len(droppedTags)]bool // nothing closes it from here on, which keeps the search linear
 	from := 0                           // of the text not yet added
@@ -94,12 +94,20 @@ func (p *prose) addProse(text []byte) {
 		at += n + len(droppedTags[i].close)
 		from = at
 	}
-	p.addText(text[from:])
+	hash, start, end := p.addText(text[from:])
+	switch {
+	case from > 0:
+		return xxhash.Sum64(text)
+	case start > 0 || end < len(text): // most of it is hashed: that is enough
+		return fold(fold(hash, xxhash.Sum64(text[:start])), xxhash.Sum64(text[end:]))
+	}
+	return hash
 }
 
 // addText adds a piece of text that has no dropped blocks, less the white space
-// around it.
-func (p *prose) addText(text []byte) {
+// around it. It returns the hash of what it added, and where that stands.
+func (p *prose) addText(text []byte) (hash uint64, start, end int) {
+	room := cap(text)
 	text = trimSpace(text)
 	// Claude Code's billing line stands before its system text. Parts of it change
 	// with every request of some versions, and engines drop it.
@@ -108,9 +116,12 @@ func (p *prose) addText(text []byte) {
 		text = trimSpace(text)
 	}
 	if len(text) == 0 {
-		return
+		return 0, 0, 0
 	}
-	p.add(partText, xxhash.Sum64(text))
+	start = room - cap(text)
+	end = start + len(text)
+	hash = xxhash.Sum64(text)
+	p.add(partText, hash)
 	if p.headLeft > 0 {
 		cut := 0
 		for ; p.headLeft > 0 && cut < len(text); p.headLeft-- {
@@ -119,6 +130,7 @@ func (p *prose) addText(text []byte) {
 		}
 		p.head = fold(p.head, xxhash.Sum64(text[:cut]))
 	}
+	return hash, start, end
 }
 
 // trimSpace trims white space off a text in canonical form, where most of it is
