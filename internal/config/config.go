@@ -297,7 +297,7 @@ func (c *Config) Fill() {
 
 func (m *Model) fill(s Session) {
 	if m.Policy == "" {
-		m.Policy = "patience"
+		m.Policy = "affinity"
 	}
 	if m.HostTier == "" {
 		m.HostTier = "auto"

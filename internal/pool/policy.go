@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	defaultPolicy = "patience"
+	defaultPolicy = "affinity"
 	policyOff     = "off"
 )
 
