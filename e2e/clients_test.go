@@ -395,7 +395,7 @@ func TestSDKsWaitForAReplica(t *testing.T) {
 		t.Skipf("the SDKs are not installed (run e2e/run, which installs them from npm): %v", err)
 	}
 	file := filepath.Join(t.TempDir(), "warden.yaml")
-	config := fmt.Sprintf("models: [{engines: [{url: %q}]}]\nlimits: {keep_alive_after: 20ms}\n", engine[0])
+	config := fmt.Sprintf("models: [{policy: patience, engines: [{url: %q}]}]\nlimits: {keep_alive_after: 20ms}\n", engine[0])
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
