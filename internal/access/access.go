@@ -1,8 +1,10 @@
 // Package access says who may ask for what: the API keys of clients with what
-// each may take, and the operator's password with the logins that it opened. It
-// keeps hashes only. It knows neither routes nor pages: proxy and web ask it.
+// each may take, what may be taken of each model, and the operator's password with
+// the logins that it opened. It keeps hashes only. It knows neither routes nor
+// pages: proxy and web ask it.
 //
-// Where to look: keys.go are clients, password.go and login.go the operator.
+// Where to look: gate.go lets requests in, by keys.go and limits.go; password.go
+// and login.go are the operator.
 package access
 
 import (

@@ -12,10 +12,10 @@ import (
 
 var start = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 
-func newKeys(t *testing.T, keys ...Key) *Keys {
+func newGate(t *testing.T, keys ...Key) *Gate {
 	t.Helper()
-	k := &Keys{}
-	if err := k.Set(keys); err != nil {
+	k := &Gate{}
+	if err := k.SetKeys(keys); err != nil {
 		t.Fatal(err)
 	}
 	return k
@@ -40,7 +40,7 @@ func TestKeysAreDrawnAndReadBack(t *testing.T) {
 }
 
 func TestWithoutKeysEverybodyIsAdmitted(t *testing.T) {
-	k := &Keys{}
+	k := &Gate{}
 	g, err := k.Admit(start, "", "m")
 	if err != nil || g.Tenant != "" || k.Required() {
 		t.Errorf("%+v, %v", g, err)
@@ -49,9 +49,9 @@ func TestWithoutKeysEverybodyIsAdmitted(t *testing.T) {
 }
 
 func TestAKeyIsWhatItsHolderMayTake(t *testing.T) {
-	k := newKeys(t,
+	k := newGate(t,
 		Key{Name: "all", Hash: HashKey("a")},
-		Key{Name: "few", Hash: HashKey("b"), Models: []string{"org/qwen-*", "exact"}, InFlight: 2, Batch: true},
+		Key{Name: "few", Hash: HashKey("b"), Models: []string{"org/qwen-*", "exact"}, Limits: Limits{InFlight: 2}, Batch: true},
 	)
 	for _, test := range []struct {
 		key, model, tenant string
@@ -85,7 +85,7 @@ func TestAKeyIsWhatItsHolderMayTake(t *testing.T) {
 }
 
 func TestLimitsOfAKey(t *testing.T) {
-	k := newKeys(t, Key{Name: "x", Hash: HashKey("x"), InFlight: 1}, Key{Name: "y", Hash: HashKey("y"), PerMinute: 60})
+	k := newGate(t, Key{Name: "x", Hash: HashKey("x"), Limits: Limits{InFlight: 1}}, Key{Name: "y", Hash: HashKey("y"), Limits: Limits{PerMinute: 60}})
 	first, err := k.Admit(start, "x", "m")
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestLimitsOfAKey(t *testing.T) {
 		t.Errorf("a second open request: %v", err)
 	}
 	// Another key's requests, and a reload, change nothing of that.
-	if err := k.Set([]Key{{Name: "x", Hash: HashKey("new"), InFlight: 1}, {Name: "y", Hash: HashKey("y"), PerMinute: 60}}); err != nil {
+	if err := k.SetKeys([]Key{{Name: "x", Hash: HashKey("new"), Limits: Limits{InFlight: 1}}, {Name: "y", Hash: HashKey("y"), Limits: Limits{PerMinute: 60}}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := k.Admit(start, "new", "m"); !errors.As(err, &limited) {
@@ -124,13 +124,13 @@ func TestLimitsOfAKey(t *testing.T) {
 }
 
 func TestBadSetsChangeNothing(t *testing.T) {
-	k := newKeys(t, Key{Name: "x", Hash: HashKey("x")})
+	k := newGate(t, Key{Name: "x", Hash: HashKey("x")})
 	for _, bad := range [][]Key{
 		{{Name: "", Hash: HashKey("y")}},
 		{{Name: "a", Hash: HashKey("y")}, {Name: "a", Hash: HashKey("z")}},
 		{{Name: "a", Hash: HashKey("y")}, {Name: "b", Hash: HashKey("y")}},
 	} {
-		if err := k.Set(bad); err == nil {
+		if err := k.SetKeys(bad); err == nil {
 			t.Errorf("%v was taken", bad)
 		}
 	}
@@ -139,25 +139,89 @@ func TestBadSetsChangeNothing(t *testing.T) {
 	}
 }
 
+func TestLimitsOfAModel(t *testing.T) {
+	k := newGate(t, Key{Name: "x", Hash: HashKey("x"), Limits: Limits{PerMinute: 600}}, Key{Name: "y", Hash: HashKey("y")})
+	k.SetModels(map[string]Limits{"m": {InFlight: 2}, "": {InFlight: 1}})
+	limited := func(key, model string) bool {
+		_, err := k.Admit(start, key, model)
+		var l *Limited
+		if err != nil && (!errors.As(err, &l) || l.Of != "model" || l.Name != model || l.Retry <= 0) {
+			t.Errorf("%s asks for %s: %v", key, model, err)
+		}
+		return err != nil
+	}
+	first, err := k.Admit(start, "x", "m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if limited("y", "m") || !limited("y", "m") || limited("y", "another") || !limited("y", "another") {
+		t.Error("a limit does not hold for all keys together, or for each model apart")
+	}
+	// A request that the model refuses is not one of the key's.
+	for range 100 {
+		if !limited("x", "m") {
+			t.Fatal("a third open request")
+		}
+	}
+	if _, err := k.Admit(start, "x", ""); err != nil {
+		t.Errorf("the key has paid for what was refused: %v", err)
+	}
+	k.SetModels(map[string]Limits{"m": {InFlight: 3}})
+	if limited("y", "m") || !limited("y", "m") || limited("y", "another") {
+		t.Error("after a change of the limits")
+	}
+	first.Release()
+	if l, open := k.Model("m"); l.InFlight != 3 || open != 2 {
+		t.Errorf("%+v, %d open", l, open)
+	}
+}
+
+// TestARequestThatBeganEarlyEarnsNothing: a client that sends its body slowly is
+// admitted with an older time than those before it.
+func TestARequestThatBeganEarlyEarnsNothing(t *testing.T) {
+	k := newGate(t)
+	k.SetModels(map[string]Limits{"m": {PerMinute: 60}})
+	admitted := 0
+	for i := range 1000 {
+		now := start.Add(time.Hour)
+		if i%2 == 1 {
+			now = start
+		}
+		if g, err := k.Admit(now, "", "m"); err == nil {
+			admitted++
+			g.Release()
+		}
+	}
+	if admitted != 6 {
+		t.Errorf("%d of 1000 at once, want a tenth of 60", admitted)
+	}
+}
+
 // TestCountsOfOpenRequestsComeBack holds whatever is admitted, released and
 // reloaded.
 func TestCountsOfOpenRequestsComeBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		k := &Keys{}
+		k := &Gate{}
+		draw := func(what string) Limits {
+			return Limits{rapid.IntRange(0, 3).Draw(t, what+" may at once"), rapid.IntRange(0, 100).Draw(t, what+" may in a minute")}
+		}
 		set := func() {
-			if err := k.Set([]Key{
-				{Name: "a", Hash: HashKey("a"), InFlight: rapid.IntRange(0, 3).Draw(t, "a may")},
-				{Name: "b", Hash: HashKey("b"), PerMinute: rapid.IntRange(0, 100).Draw(t, "b may")},
-			}); err != nil {
+			if err := k.SetKeys([]Key{{Name: "a", Hash: HashKey("a"), Limits: draw("a")}, {Name: "b", Hash: HashKey("b"), Limits: draw("b")}}); err != nil {
 				t.Fatal(err)
 			}
+			k.SetModels(map[string]Limits{"m": draw("m"), "": draw("others")})
 		}
 		set()
-		var open []Grant
+		type admitted struct {
+			Grant
+			model string
+		}
+		var open []admitted
 		t.Repeat(map[string]func(*rapid.T){
 			"admit": func(t *rapid.T) {
-				if g, err := k.Admit(start, rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "key"), "m"); err == nil {
-					open = append(open, g)
+				key, model := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "key"), rapid.SampledFrom([]string{"m", "n", ""}).Draw(t, "model")
+				if g, err := k.Admit(start, key, model); err == nil {
+					open = append(open, admitted{g, model})
 				}
 			},
 			"release": func(*rapid.T) {
@@ -168,13 +232,19 @@ func TestCountsOfOpenRequestsComeBack(t *testing.T) {
 			},
 			"reload": func(*rapid.T) { set() },
 			"": func(t *rapid.T) {
-				want := map[string]int{}
+				keys, models := map[string]int{}, map[string]int{}
 				for _, g := range open {
-					want[g.Tenant]++
+					keys[g.Tenant]++
+					models[g.model]++
 				}
 				for _, v := range k.View() {
-					if v.Open != want[v.Name] {
-						t.Fatalf("%s has %d open, want %d", v.Name, v.Open, want[v.Name])
+					if v.Open != keys[v.Name] {
+						t.Fatalf("%s has %d open, want %d", v.Name, v.Open, keys[v.Name])
+					}
+				}
+				for _, model := range []string{"m", "n"} {
+					if _, n := k.Model(model); n != models[model] {
+						t.Fatalf("%s has %d open, want %d", model, n, models[model])
 					}
 				}
 			},

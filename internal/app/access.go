@@ -18,13 +18,13 @@ import (
 
 // guards are those who let somebody in.
 type guards struct {
-	keys   *access.Keys
+	gate   *access.Gate
 	logins *access.Logins
 }
 
-// newGuards puts the keys and the password of a configuration in force.
+// newGuards puts the keys, limits and password of a configuration in force.
 func newGuards(cfg *config.Config) (guards, error) {
-	g := guards{&access.Keys{}, access.NewLogins(access.Password{})}
+	g := guards{&access.Gate{}, access.NewLogins(access.Password{})}
 	return g, g.set(cfg)
 }
 
@@ -37,14 +37,26 @@ func (g guards) set(cfg *config.Config) error {
 	keys := make([]access.Key, 0, len(cfg.Keys))
 	for _, k := range cfg.Keys {
 		keys = append(keys, access.Key{
-			Name: k.Name, Hash: k.Hash, Models: k.Models, InFlight: k.InFlight, PerMinute: k.PerMinute, Batch: k.Priority == config.Batch,
+			Name: k.Name, Hash: k.Hash, Models: k.Models, Batch: k.Priority == config.Batch,
+			Limits: access.Limits{InFlight: k.InFlight, PerMinute: k.PerMinute},
 		})
 	}
-	if err := g.keys.Set(keys); err != nil {
+	if err := g.gate.SetKeys(keys); err != nil {
 		return err
 	}
+	g.gate.SetModels(modelLimits(cfg))
 	g.logins.SetPassword(password)
 	return nil
+}
+
+// modelLimits are what may be taken of each model. One without a name, which is then
+// the only one, stands for all that its engines serve.
+func modelLimits(cfg *config.Config) map[string]access.Limits {
+	all := map[string]access.Limits{}
+	for _, m := range cfg.Models {
+		all[m.Name] = access.Limits{InFlight: m.InFlight, PerMinute: m.PerMinute}
+	}
+	return all
 }
 
 // secure makes a server speak TLS, and HTTP/2 to clients that can.

@@ -66,6 +66,43 @@ func TestKeysOfAReloadAreInForceAtOnce(t *testing.T) {
 	g.checkNothingInFlight()
 }
 
+// TestLimitsOfAModelAreInForceAtOnce, and what was taken before counts.
+func TestLimitsOfAModelAreInForceAtOnce(t *testing.T) {
+	e := newEngine(t, 2, nil)
+	g, f := startFromFile(t, e)
+	f.write("", e)
+	plain, err := os.ReadFile(f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limited := func(limit string) {
+		t.Helper()
+		f.text(strings.Replace(string(plain), "  engines:", "  "+limit+"\n  engines:", 1))
+		g.reload(f)
+	}
+	ask := func() reply { return g.post("/v1/chat/completions", []byte(guardedBody)) }
+	limited("per_minute: 20")
+	if r := ask(); r.status != http.StatusOK {
+		t.Fatalf("the first of two at once: %d %s", r.status, r.body)
+	}
+	limited("per_minute: 10")
+	if r := ask(); r.status != http.StatusTooManyRequests || r.header.Get("Retry-After") == "" {
+		t.Errorf("the one at once of 10 a minute was taken before the reload: %d %s", r.status, r.body)
+	}
+	if r := g.send(http.MethodGet, g.AdminURL()+"/api/settings", nil); !strings.Contains(string(r.body), `"limits":[{"model":"`+testModel+`","in_flight_limit":null,"per_minute_limit":10,"open":0}]`) {
+		t.Errorf("settings: %s", r.body)
+	}
+	f.text(string(plain))
+	g.reload(f)
+	if r := ask(); r.status != http.StatusOK {
+		t.Errorf("without a limit: %d %s", r.status, r.body)
+	}
+	if !strings.Contains(g.log.String(), "limits of models") {
+		t.Error("the log does not tell of the change")
+	}
+	g.checkNothingInFlight()
+}
+
 func TestTheConsoleAsksForThePassword(t *testing.T) {
 	hash, err := access.NewPassword("correct horse")
 	if err != nil {

@@ -64,7 +64,11 @@ func startedSentence(conversations int) string {
 
 // settings is the running configuration for the console.
 func (g *Gateway) settings() web.Settings {
-	s := web.Settings{Keeps: g.keeps(), Keys: g.guards.keys.View()}
+	s := web.Settings{Keeps: g.keeps(), Keys: g.guards.gate.View()}
+	for _, p := range g.models.Pools() {
+		limits, open := g.guards.gate.Model(p.Name())
+		s.Limits = append(s.Limits, web.ModelLimits{Model: p.Name(), Limits: limits, Open: open})
+	}
 	_, s.Commit, s.Go = buildVersion()
 	g.mu.Lock()
 	r := g.reloads

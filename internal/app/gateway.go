@@ -132,7 +132,7 @@ func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, 
 		return nil, err
 	}
 	o := proxy.Options{
-		Models: g.models, Sessions: g.table, Access: g.guards.keys, Recorder: recorder{metrics, g.history, cause.NewBook(), &g.caches}, Logger: log, Dial: dial,
+		Models: g.models, Sessions: g.table, Access: g.guards.gate, Recorder: recorder{metrics, g.history, cause.NewBook(), &g.caches}, Logger: log, Dial: dial,
 		Limits: proxy.Limits{
 			MaxBody:     int64(cfg.Limits.Body),
 			MaxBuffered: int64(cfg.Limits.Buffered),
@@ -183,7 +183,7 @@ func poolOptions(cfg *config.Config, log *slog.Logger) ([]pool.Options, error) {
 		o := pool.Options{
 			Name: m.Name, ServedName: m.ServedName, Aliases: m.Aliases,
 			Policy: m.Policy, Shadow: m.Shadow, SpillThreshold: int(m.SpillThreshold), HostTier: hostTier(m.HostTier),
-			Limits:  routing.Limits{Patience: m.Patience.D(), Waiting: cfg.Limits.Waiting, Wait: cfg.Limits.Wait.D()},
+			Limits:  routing.Limits{Patience: m.Patience.D(), Waiting: m.Waiting, Wait: m.Wait.D()},
 			LiveFor: m.LiveFor.D(), IdleFor: m.IdleFor.D(),
 			MaxConversations: cfg.Session.MaxConversations, Stuck: cfg.Timeouts.Stuck.D(), Logger: log,
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -80,6 +81,9 @@ func (g *Gateway) reload(ctx context.Context, read func() (*config.Config, error
 	}
 	if was := g.current(); !reflect.DeepEqual(was.Keys, cfg.Keys) {
 		changes = append(changes, "keys")
+	}
+	if was := g.current(); !maps.Equal(modelLimits(was), modelLimits(cfg)) {
+		changes = append(changes, "limits of models")
 	}
 	if was := g.current(); !reflect.DeepEqual(kvSourcesOf(was), kvSourcesOf(cfg)) {
 		changes = append(changes, "KV events")

@@ -116,6 +116,12 @@ type Model struct {
 	// SpillThreshold is how many requests a home may have in flight before one
 	// leaves it.
 	SpillThreshold SpillThreshold `yaml:"spill_threshold"`
+	// InFlight is how many of its requests all clients together may have open at
+	// once, those included that wait at the gateway; 0 means any number.
+	InFlight int `yaml:"in_flight,omitempty"`
+	// PerMinute is how many of its requests may begin in a minute, a tenth of them at
+	// once; 0 means any number.
+	PerMinute int `yaml:"per_minute,omitempty"`
 	// Patience is how long a request waits, with the policy patience, before the
 	// next replica is kept for it.
 	Patience Patience `yaml:"patience"`
@@ -128,6 +134,12 @@ type Model struct {
 	// IdleFor is how long an idle conversation keeps its home; by default
 	// session.idle_for.
 	IdleFor Duration `yaml:"idle_for"`
+	// Waiting is how many of its requests may wait at the gateway; by default
+	// limits.waiting.
+	Waiting int `yaml:"waiting"`
+	// Wait is the longest wait at the gateway that may be likely; by default
+	// limits.wait.
+	Wait Duration `yaml:"wait"`
 }
 
 // Engine is one server of a model.
@@ -286,7 +298,7 @@ func (c *Config) File() string { return c.source.name }
 // so itself; a Config whose models come from flags needs the call.
 func (c *Config) Fill() {
 	for i := range c.Models {
-		c.Models[i].fill(c.Session)
+		c.Models[i].fill(c.Session, c.Limits)
 	}
 	for i := range c.Keys {
 		if c.Keys[i].Priority == "" {
@@ -295,7 +307,7 @@ func (c *Config) Fill() {
 	}
 }
 
-func (m *Model) fill(s Session) {
+func (m *Model) fill(s Session, l Limits) {
 	if m.Policy == "" {
 		m.Policy = "affinity"
 	}
@@ -307,6 +319,12 @@ func (m *Model) fill(s Session) {
 	}
 	if m.IdleFor == 0 {
 		m.IdleFor = s.IdleFor
+	}
+	if m.Waiting == 0 {
+		m.Waiting = l.Waiting
+	}
+	if m.Wait == 0 {
+		m.Wait = l.Wait
 	}
 }
 

@@ -32,6 +32,9 @@ models:
     shadow: affinity
     host_tier: "on"
     live_for: 5m
+    in_flight: 24
+    per_minute: 300
+    waiting: 10
     engines:
       - url: http://127.0.0.1:8000/
         ranks: 4
@@ -81,12 +84,14 @@ func TestParseReadsEveryKeyOverTheDefaults(t *testing.T) {
 	want.Models = []Model{{
 		Name: "qwen3-4b-dp4", ServedName: "Qwen/Qwen3-4B-Instruct-2507", Aliases: []string{"claude-*", "qwen"},
 		Policy: "session-hash", SpillThreshold: 12, Patience: Patience(20 * time.Second), Shadow: "affinity", HostTier: "on", LiveFor: Duration(5 * time.Minute), IdleFor: Duration(2 * time.Hour),
+		InFlight: 24, PerMinute: 300, Waiting: 10, Wait: Duration(time.Minute),
 		Engines: []Engine{
 			{URL: parseURL(t, "http://127.0.0.1:8000"), Ranks: 4, APIKey: NewSecret("env:WARDEN_TEST_KEY")},
 			{URL: parseURL(t, "https://gpu-2:8443/vllm"), KVEvents: Endpoint{"gpu-2", 5557}, KVEventsReplay: Endpoint{"::1", 5657}},
 		},
 	}, {
 		Name: "7", Policy: "affinity", HostTier: "auto", LiveFor: Duration(10 * time.Minute), IdleFor: Duration(2 * time.Hour),
+		Waiting: 50, Wait: Duration(time.Minute),
 		Engines: []Engine{{URL: parseURL(t, "http://[::1]:8001")}},
 	}}
 	want.Session = Session{Headers: []string{"X-My-Session"}, IdleFor: Duration(2 * time.Hour), MaxConversations: 1000}
@@ -210,7 +215,7 @@ models:
   - name: a
     polcy: affinity
     ` + engine, `
-w.yaml:4:5: models[0]: unknown key "polcy"; did you mean "policy"? allowed: name, served_name, aliases, policy, shadow, spill_threshold, patience, host_tier, engines, live_for, idle_for
+w.yaml:4:5: models[0]: unknown key "polcy"; did you mean "policy"? allowed: name, served_name, aliases, policy, shadow, spill_threshold, in_flight, per_minute, patience, host_tier, engines, live_for, idle_for, waiting, wait
     4 |     polcy: affinity
       |     ^`},
 		{"unknown key at the top", "modells: []", `
@@ -447,6 +452,7 @@ func TestDocumentation(t *testing.T) {
 	}
 	want.Models = []Model{{
 		Name: "qwen3-4b-dp4", ServedName: "Qwen/Qwen3-4B-Instruct-2507", Aliases: []string{DefaultAlias}, Shadow: "affinity",
+		InFlight: 32, PerMinute: 600,
 		Engines: []Engine{{
 			URL: parseURL(t, "http://127.0.0.1:8000"), Ranks: 4, APIKey: NewSecret("env:ENGINE_KEY"),
 			KVEvents: Endpoint{"127.0.0.1", 5557}, KVEventsReplay: Endpoint{"127.0.0.1", 5657},
@@ -506,6 +512,22 @@ func TestAccessIsChecked(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), secret) {
 				t.Errorf("%q stands in %v", secret, err)
 			}
+		}
+	}
+}
+
+func TestLimitsOfModelsAreChecked(t *testing.T) {
+	for in, want := range map[string]string{
+		"in_flight: -1":  "models[0].in_flight: -1 requests; write a number from 1",
+		"per_minute: -1": "models[0].per_minute: -1 requests a minute; write a number from 1",
+		"waiting: -1":    "models[0].waiting: -1 requests; write a number from 1, or leave it out for limits.waiting",
+	} {
+		c, err := Parse("w.yaml", []byte("models: [{"+in+", engines: [{url: 'http://127.0.0.1:8000'}]}]\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Validate(policies); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", in, err, want)
 		}
 	}
 }

@@ -92,15 +92,20 @@ func (v *validator) access() {
 			v.report(path+".hash", "this is the key of %q", other)
 		}
 		names[k.Name], hashes[k.Hash] = true, k.Name
-		if k.InFlight < 0 {
-			v.report(path+".in_flight", "%d requests; write a number from 1, or leave it out for any number", k.InFlight)
-		}
-		if k.PerMinute < 0 {
-			v.report(path+".per_minute", "%d requests a minute; write a number from 1, or leave it out for any number", k.PerMinute)
-		}
+		v.take(path, k.InFlight, k.PerMinute)
 		if k.Priority != "" {
 			v.word(path+".priority", "priority", k.Priority, priorities)
 		}
+	}
+}
+
+// take checks what may be taken with a key or of a model.
+func (v *validator) take(path string, inFlight, perMinute int) {
+	if inFlight < 0 {
+		v.report(path+".in_flight", "%d requests; write a number from 1, or leave it out for any number", inFlight)
+	}
+	if perMinute < 0 {
+		v.report(path+".per_minute", "%d requests a minute; write a number from 1, or leave it out for any number", perMinute)
 	}
 }
 
@@ -225,6 +230,10 @@ func (v *validator) models(policies []string) {
 		v.word(path+".host_tier", "host tier", m.HostTier, hostTiers)
 		if m.SpillThreshold < 0 {
 			v.report(path+".spill_threshold", "%d is not a spill threshold; write auto or a whole number from 1", int(m.SpillThreshold))
+		}
+		v.take(path, m.InFlight, m.PerMinute)
+		if m.Waiting < 0 {
+			v.report(path+".waiting", "%d requests; write a number from 1, or leave it out for limits.waiting", m.Waiting)
 		}
 		v.engines(path, m.Engines)
 	}

@@ -72,9 +72,18 @@ func (e *Error) Error() string { return string(e.Kind) + ": " + e.Message }
 // Status is the HTTP status of the answer.
 func (e *Error) Status() int { return cmp.Or(e.Code, e.Kind.shape().status) }
 
+// shape is the kind's own, but for a client that asks too much: the clients of
+// either API know that by a word of its own.
+func (e *Error) shape() errorShape {
+	if e.Code == http.StatusTooManyRequests {
+		return errorShape{e.Code, "requests", "rate_limit_exceeded", "rate_limit_error"}
+	}
+	return e.Kind.shape()
+}
+
 // Body is the answer's JSON in the given dialect.
 func (e *Error) Body(d Dialect) []byte {
-	s := e.Kind.shape()
+	s := e.shape()
 	if d == Anthropic {
 		return anthropicError(s.anthropic, e.Message)
 	}
@@ -105,7 +114,7 @@ func ErrorEvent(route Route, message string) []byte {
 
 // Event is the error in place of an answer on a stream that has begun with
 // keep-alives. The stream is cut after it, as after ErrorEvent.
-func (e *Error) Event(route Route) []byte { return errorEvent(route, e.Kind.shape(), e.Message) }
+func (e *Error) Event(route Route) []byte { return errorEvent(route, e.shape(), e.Message) }
 
 func errorEvent(route Route, s errorShape, message string) []byte {
 	var name string

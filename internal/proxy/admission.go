@@ -10,13 +10,15 @@ import (
 	"lmwarden/internal/llmapi"
 )
 
-// Access admits requests by the API key that they show. *access.Keys is one.
+// Access admits requests by the API key that they show and the model that they ask
+// for. *access.Gate is one.
 type Access interface {
 	// Known says whether a key is in force, or none is needed.
 	Known(key string) bool
 	// May says whether a key may ask for a model.
 	May(key, model string) bool
-	// Admit counts one request until its grant is released. The error is
+	// Admit counts one request until its grant is released, to its key and to its
+	// model, empty where that is not known. The error is
 	// access.ErrUnauthorized, an *access.Forbidden or an *access.Limited.
 	Admit(now time.Time, key, model string) (access.Grant, error)
 }

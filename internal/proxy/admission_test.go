@@ -15,10 +15,10 @@ func guarded(t *testing.T, engine string) *gateway {
 	g := newGateway(t, Limits{}, engine)
 	secret := &fakeModel{name: "secret", served: "org/Secret", reason: g.model.reason, bases: g.model.bases}
 	g2 := serve(t, Limits{}, g.model, secret)
-	keys := &access.Keys{}
-	if err := keys.Set([]access.Key{
+	keys := &access.Gate{}
+	if err := keys.SetKeys([]access.Key{
 		{Name: "all", Hash: access.HashKey("key-all")},
-		{Name: "one", Hash: access.HashKey("key-one"), Models: []string{"m*"}, InFlight: 1},
+		{Name: "one", Hash: access.HashKey("key-one"), Models: []string{"m*"}, Limits: access.Limits{InFlight: 1}},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -134,6 +134,45 @@ func TestOneSessionIDOfTwoKeysIsTwoConversations(t *testing.T) {
 	}
 	if len(names) != 2 || names[""] {
 		t.Errorf("conversations %v", names)
+	}
+	g.settled(t)
+}
+
+// TestAModelOfWhichAllIsTaken refuses whoever asks, in the words of his client, and
+// serves again when something ended.
+func TestAModelOfWhichAllIsTaken(t *testing.T) {
+	begun, end := make(chan bool), make(chan bool)
+	g := newGateway(t, Limits{}, fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
+		begun <- true
+		<-end
+		answered(200, chatAnswer)(w, r)
+	}))
+	gate := &access.Gate{}
+	gate.SetModels(map[string]access.Limits{"m": {InFlight: 1}})
+	g.access = gate
+	first := make(chan answer)
+	go func() { first <- g.post(t, "/v1/chat/completions", chatBody) }()
+	<-begun
+	for path, shape := range map[string]string{
+		"/v1/chat/completions": `"code":"rate_limit_exceeded"`,
+		"/v1/messages":         `"type":"rate_limit_error"`,
+	} {
+		res := g.post(t, path, strings.Replace(chatBody, `"m"`, `"mini"`, 1)) // an alias is the same model
+		if res.status != http.StatusTooManyRequests || res.header.Get("Retry-After") == "" || res.header.Get(headerError) != "overloaded" ||
+			!strings.Contains(res.body, shape) || !strings.Contains(res.body, `model \"m\" has 1 requests open`) {
+			t.Errorf("%s: %d %v %s", path, res.status, res.header, res.body)
+		}
+		if r := g.record(t); r.Outcome != ClientError || r.Model != "m" {
+			t.Errorf("%s: record %+v", path, r)
+		}
+	}
+	end <- true
+	if res := <-first; res.status != http.StatusOK {
+		t.Errorf("the first: %d", res.status)
+	}
+	g.record(t)
+	if _, open := gate.Model("m"); open != 0 {
+		t.Errorf("%d open after the last one ended", open)
 	}
 	g.settled(t)
 }

@@ -167,10 +167,11 @@ func (x *exchange) prepare() *failure {
 	return nil
 }
 
-// admit counts the request to its key. The model is empty where the request does
-// not tell.
+// admit counts the request to its key and its model, which is empty where the
+// request does not tell. It counts from now on, not from when the client began to
+// send it.
 func (x *exchange) admit(model string) *failure {
-	grant, err := x.h.access.Admit(x.rec.Time, x.key, model)
+	grant, err := x.h.access.Admit(time.Now(), x.key, model)
 	if err != nil {
 		return notAdmitted(err, x.h.names(x.key))
 	}

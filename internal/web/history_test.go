@@ -169,8 +169,8 @@ func full(t *testing.T) func(*Options) {
 		}
 		o.Settings = func() Settings {
 			return Settings{YAML: "listen: 127.0.0.1:8100\n", Path: "warden.yaml", Loaded: since, Commit: "abc", Go: "go1", Keeps: []string{"Requests for 30 days."}, Keys: []access.View{
-				{Name: "ci", Models: []string{"qwen3-*", "small"}, InFlight: 8, PerMinute: 120, Batch: true, Open: 3}, {Name: "farm"},
-			}}
+				{Name: "ci", Models: []string{"qwen3-*", "small"}, Limits: access.Limits{InFlight: 8, PerMinute: 120}, Batch: true, Open: 3}, {Name: "farm"},
+			}, Limits: []ModelLimits{{Model: "qwen3-4b-dp4", Limits: access.Limits{InFlight: 24}, Open: 7}}}
 		}
 		o.Reload = func(context.Context) error { return nil }
 		o.ClientURL = func() string { return "http://127.0.0.1:9000" }

@@ -23,8 +23,18 @@ type Settings struct {
 	Keeps []string
 	// Keys are the clients' API keys, without what could open anything.
 	Keys []access.View
+	// Limits are what may be taken of each model.
+	Limits []ModelLimits
 	// Commit and Go are what the program was built from and with.
 	Commit, Go string
+}
+
+// ModelLimits are what may be taken of a model, and how many of its requests are
+// open.
+type ModelLimits struct {
+	Model string
+	access.Limits
+	Open int
 }
 
 type settingsPage struct {
@@ -54,20 +64,25 @@ func (h *Handler) getSettings(w http.ResponseWriter, r *http.Request) {
 	for _, k := range s.Keys {
 		keys = append(keys, clientKey{k.Name, append([]string{}, k.Models...), limit(k.InFlight), limit(k.PerMinute), k.Batch, k.Open})
 	}
+	limits := []modelLimits{}
+	for _, l := range s.Limits {
+		limits = append(limits, modelLimits{l.Model, limit(l.InFlight), limit(l.PerMinute), l.Open})
+	}
 	writeJSON(w, struct {
-		Version string      `json:"version"`
-		Commit  text        `json:"commit"`
-		Go      text        `json:"go"`
-		Path    text        `json:"path"`
-		Loaded  stamp       `json:"loaded"`
-		Failed  text        `json:"reload_error"`
-		Waiting []string    `json:"waiting_for_restart"`
-		Keeps   []string    `json:"keeps"`
-		Keys    []clientKey `json:"keys"`
-		YAML    text        `json:"yaml"`
+		Version string        `json:"version"`
+		Commit  text          `json:"commit"`
+		Go      text          `json:"go"`
+		Path    text          `json:"path"`
+		Loaded  stamp         `json:"loaded"`
+		Failed  text          `json:"reload_error"`
+		Waiting []string      `json:"waiting_for_restart"`
+		Keeps   []string      `json:"keeps"`
+		Keys    []clientKey   `json:"keys"`
+		Limits  []modelLimits `json:"limits"`
+		YAML    text          `json:"yaml"`
 	}{
 		h.version(), text(s.Commit), text(s.Go), text(s.Path), stamp(s.Loaded), text(s.Failed),
-		append([]string{}, s.Waiting...), append([]string{}, s.Keeps...), keys, text(s.YAML),
+		append([]string{}, s.Waiting...), append([]string{}, s.Keeps...), keys, limits, text(s.YAML),
 	})
 }
 
@@ -81,7 +96,15 @@ type clientKey struct {
 	Open      int      `json:"open"`
 }
 
-// limit is a key's limit, not known (null, a dash) where there is none.
+// modelLimits is ModelLimits in the API.
+type modelLimits struct {
+	Model     string `json:"model"`
+	InFlight  count  `json:"in_flight_limit"`
+	PerMinute count  `json:"per_minute_limit"`
+	Open      int    `json:"open"`
+}
+
+// limit is one of a key or a model, not known (null, a dash) where there is none.
 func limit(n int) count {
 	if n == 0 {
 		return -1

@@ -330,7 +330,7 @@ func TestBenchmarkPages(t *testing.T) {
 func TestSettingsPage(t *testing.T) {
 	page := get(t, newHandler(t, nil, []Pool{box()}, full(t)), "/settings")
 	says(t, page, "Read from warden.yaml", "The latest reload was taken.", "listen: 127.0.0.1:8100", "Requests for 30 days.", "Commitabc",
-		"ciqwen3-*, small8120batch3", "farmallno limitno limitinteractive0")
+		"ciqwen3-*, small8120batch3", "farmallno limitno limitinteractive0", "qwen3-4b-dp424no limit7")
 	page = get(t, newHandler(t, nil, nil, func(o *Options) {
 		o.Settings = func() Settings { return Settings{Path: "warden.yaml", Failed: "warden.yaml:3:5: <b>unknown key</b>"} }
 	}), "/settings")
