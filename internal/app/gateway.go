@@ -39,7 +39,8 @@ type Gateway struct {
 	events  *web.EventLog
 	proxy   *proxy.Handler
 	guards  guards
-	tracer  *tracing.Tracer // nil when nothing is traced
+	tracer  *tracing.Tracer // as configured at the start; nil for none
+	traces  tracing.Switch
 	clients *http.Server
 	admin   *http.Server
 
@@ -132,7 +133,7 @@ func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, 
 		return nil, err
 	}
 	o := proxy.Options{
-		Models: g.models, Sessions: g.table, Access: g.guards.gate, Recorder: recorder{metrics, g.history, cause.NewBook(), &g.caches}, Logger: log, Dial: dial,
+		Models: g.models, Sessions: g.table, Access: g.guards.gate, Recorder: recorder{metrics, g.history, cause.NewBook(), &g.caches}, Tracer: &g.traces, Logger: log, Dial: dial,
 		Limits: proxy.Limits{
 			MaxBody:     int64(cfg.Limits.Body),
 			MaxBuffered: int64(cfg.Limits.Buffered),
@@ -147,9 +148,6 @@ func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, 
 			Idle:       cfg.Timeouts.StreamIdle.D(),
 			EngineIdle: cfg.Timeouts.EngineIdle.D(),
 		},
-	}
-	if g.tracer != nil {
-		o.Tracer = g.tracer
 	}
 	if g.proxy, err = proxy.New(o); err != nil {
 		return nil, err
@@ -247,9 +245,7 @@ func (g *Gateway) StartOn(on Listeners) error {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	g.background = cancel
-	if g.tracer != nil {
-		g.tracer.Start()
-	}
+	g.traces.Set(g.tracer)
 	g.running.Go(func() { g.models.Run(ctx) })
 	g.running.Go(func() { g.expire(ctx) })
 	g.running.Go(func() { g.history.Run(ctx) })
@@ -325,9 +321,7 @@ func (g *Gateway) Stop() error {
 	g.admin.Close() // only now, so that a drain can be watched
 	g.background()
 	g.running.Wait()
-	if g.tracer != nil {
-		g.tracer.Stop()
-	}
+	g.traces.Stop()
 	return nil
 }
 

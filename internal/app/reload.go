@@ -71,6 +71,10 @@ func (g *Gateway) reload(ctx context.Context, read func() (*config.Config, error
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	tracer, err := newTracer(cfg, g.log)
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	// Who is let in changes first: it fails before anything has changed, and keys
 	// that were taken away end at once.
 	if err := g.guards.set(cfg); err != nil {
@@ -78,6 +82,10 @@ func (g *Gateway) reload(ctx context.Context, read func() (*config.Config, error
 	}
 	if changes, err = g.models.Reconfigure(ctx, models); err != nil {
 		return nil, nil, nil, errors.Join(err, g.guards.set(g.current()))
+	}
+	g.traces.Set(tracer) // also when the keys are equal: what they refer to may have changed
+	if was := g.current(); !reflect.DeepEqual(was.Tracing, cfg.Tracing) {
+		changes = append(changes, "tracing")
 	}
 	if was := g.current(); !reflect.DeepEqual(was.Keys, cfg.Keys) {
 		changes = append(changes, "keys")
@@ -100,7 +108,7 @@ func (g *Gateway) current() *config.Config {
 
 // atOnce are the keys that a reload puts in force. All others are read once, when
 // the process starts.
-var atOnce = []string{"models", "timeouts.stuck", "limits.waiting", "limits.wait", "keys", "admin.password"}
+var atOnce = []string{"models", "timeouts.stuck", "limits.waiting", "limits.wait", "keys", "admin.password", "tracing"}
 
 // needRestart lists the keys whose values differ and wait for a restart.
 func needRestart(was, is *config.Config) []string {

@@ -23,6 +23,6 @@ func newTracer(cfg *config.Config, log *slog.Logger) (*tracing.Tracer, error) {
 	}
 	v, _, _ := buildVersion()
 	return tracing.New(tracing.Options{
-		Endpoint: cfg.Tracing.Endpoint, Headers: headers, Sample: cfg.Tracing.Sample, Version: v, Logger: log,
+		Endpoint: cfg.Tracing.Endpoint, Headers: headers, CA: cfg.Tracing.CA, Sample: cfg.Tracing.Sample, Version: v, Logger: log,
 	})
 }

@@ -3,10 +3,12 @@ package app
 import (
 	"compress/gzip"
 	"encoding/hex"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
@@ -69,4 +71,46 @@ func TestEachRequestIsASpanOfItsClientsTrace(t *testing.T) {
 	if !strings.Contains(log, `"trace_id":"`+trace+`"`) {
 		t.Errorf("the log does not name the trace: %s", log)
 	}
+}
+
+// Tracing begins and ends with a reload, and a file that cannot be read changes
+// nothing.
+func TestTracingChangesWithAReload(t *testing.T) {
+	var exports atomic.Int64
+	to := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { exports.Add(1) }))
+	defer to.Close()
+	e := newEngine(t, 1, nil)
+	g, f := startFromFile(t, e)
+	ask := func() (traced bool) {
+		before := strings.Count(g.log.String(), `"trace_id"`)
+		if r := g.post("/v1/chat/completions", []byte(guardedBody)); r.status != http.StatusOK {
+			t.Errorf("%d %s", r.status, r.body)
+		}
+		g.checkNothingInFlight()
+		return strings.Count(g.log.String(), `"trace_id"`) > before
+	}
+	on := "tracing: {endpoint: " + to.URL + "}\n"
+	if ask() {
+		t.Error("a request is traced without a collector")
+	}
+	f.write(on, e)
+	g.reload(f)
+	if !ask() || len(g.warnings()) != 0 {
+		t.Errorf("not traced after the reload; warnings %v", g.warnings())
+	}
+	f.write("tracing: {endpoint: "+to.URL+", ca: no.pem}\n", e)
+	if err := g.Reload(t.Context(), f.read); err == nil || !strings.Contains(err.Error(), "no.pem") || !ask() {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	f.write("", e)
+	g.reload(f)
+	if ask() {
+		t.Error("a request is traced after tracing was taken away")
+	}
+	await(t, "the spans", func() error {
+		if exports.Load() == 0 {
+			return errors.New("none was sent")
+		}
+		return nil
+	})
 }

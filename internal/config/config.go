@@ -239,6 +239,9 @@ type Tracing struct {
 	// Endpoint is the collector's base address for OTLP over HTTP, as in
 	// http://127.0.0.1:4318; without it nothing is traced.
 	Endpoint string `yaml:"endpoint,omitempty"`
+	// CA is a PEM file with the certificates to trust at a collector with https, in
+	// place of the system's.
+	CA string `yaml:"ca,omitempty"`
 	// Sample is the share of requests that is traced, 0 to 1. A client that traces
 	// its requests decides for them itself.
 	Sample float64 `yaml:"sample"`

@@ -458,7 +458,7 @@ func TestDocumentation(t *testing.T) {
 			KVEvents: Endpoint{"127.0.0.1", 5557}, KVEventsReplay: Endpoint{"127.0.0.1", 5657},
 		}},
 	}}
-	want.Tracing.Endpoint = "http://127.0.0.1:4318"
+	want.Tracing.Endpoint, want.Tracing.CA = "http://127.0.0.1:4318", "/etc/warden/tls/collector.pem"
 	want.Tracing.Headers = []Header{{Name: "Authorization", Value: NewSecret("env:COLLECTOR_KEY")}}
 	want.Fill()
 	if diff := cmp.Diff(want, c, sameConfig); diff != "" {

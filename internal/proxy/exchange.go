@@ -81,7 +81,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		key:     presentedKey(r.Header),
 		rec:     Record{Time: time.Now(), RequestID: id, Path: rt.path},
 	}
-	x.trace = h.tracer.Begin(x.rec.Time, r)
+	if x.trace = h.tracer.Begin(x.rec.Time, r); x.trace == nil {
+		x.trace = untraced{}
+	}
 	x.rec.Trace = x.trace.ID()
 	entered := h.open.enter()
 	if entered {

@@ -11,7 +11,8 @@ import (
 // must not block.
 type Tracer interface {
 	// Begin is told of a request on an engine's route when its head is in. It may
-	// change the request's headers, which the engine gets.
+	// change the request's headers, which the engine gets. Nil is for a request that is
+	// not traced.
 	Begin(arrived time.Time, r *http.Request) Trace
 }
 

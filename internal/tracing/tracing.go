@@ -7,11 +7,14 @@ package tracing
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -32,6 +35,9 @@ type Options struct {
 	Endpoint string
 	// Headers go with each export, as a collector's key does.
 	Headers map[string]string
+	// CA is a PEM file with the certificates that the collector's may be signed by, in
+	// place of the system's; empty for those.
+	CA string
 	// Sample is the share of traces to send, 0 to 1, of requests whose client did
 	// not decide: a trace that the client samples is always sent, one that it does
 	// not sample never.
@@ -75,7 +81,13 @@ func New(o Options) (*Tracer, error) {
 	if !strings.HasSuffix(address.Path, "/v1/traces") {
 		address = address.JoinPath("v1", "traces")
 	}
-	client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, IdleConnTimeout: time.Minute}, Timeout: exportFor}
+	trusted, err := trust(o.CA)
+	if err != nil {
+		return nil, fmt.Errorf("tracing: %w", err)
+	}
+	client := &http.Client{Timeout: exportFor, Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, IdleConnTimeout: time.Minute, TLSClientConfig: &tls.Config{RootCAs: trusted},
+	}}
 	exporter, err := otlptracehttp.New(context.Background(),
 		otlptracehttp.WithEndpointURL(address.String()),
 		otlptracehttp.WithHeaders(o.Headers),
@@ -98,6 +110,22 @@ func New(o Options) (*Tracer, error) {
 	t := newTracer(o, exporter, about)
 	t.client = client
 	return t, nil
+}
+
+// trust reads whom to trust; nil are those whom the system trusts.
+func trust(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read whom to trust: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s holds no certificate; it must be a PEM file", file)
+	}
+	return pool, nil
 }
 
 // newTracer is New with another way out.
