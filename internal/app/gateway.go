@@ -34,6 +34,7 @@ type Gateway struct {
 	table   *session.Table
 	store   *store // nil when nothing is kept
 	history *stats.Store
+	turns   *cause.Desk
 	caches  caches
 	kv      *kvevents.Listeners
 	events  *web.EventLog
@@ -106,6 +107,7 @@ func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, 
 		return nil, err
 	}
 
+	g.turns = cause.NewDesk()
 	if g.history, err = newHistory(cfg, log); err != nil {
 		return nil, err
 	}
@@ -133,7 +135,7 @@ func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, 
 		return nil, err
 	}
 	o := proxy.Options{
-		Models: g.models, Sessions: g.table, Access: g.guards.gate, Recorder: recorder{metrics, g.history, cause.NewBook(), &g.caches}, Tracer: &g.traces, Logger: log, Dial: dial,
+		Models: g.models, Sessions: g.table, Access: g.guards.gate, Recorder: recorder{metrics, g.history, g.turns, &g.caches}, Reader: reader{g.turns}, Tracer: &g.traces, Logger: log, Dial: dial,
 		Limits: proxy.Limits{
 			MaxBody:     int64(cfg.Limits.Body),
 			MaxBuffered: int64(cfg.Limits.Buffered),
@@ -248,7 +250,9 @@ func (g *Gateway) StartOn(on Listeners) error {
 	g.traces.Set(g.tracer)
 	g.running.Go(func() { g.models.Run(ctx) })
 	g.running.Go(func() { g.expire(ctx) })
-	g.running.Go(func() { g.history.Run(ctx) })
+	judged, done := context.WithCancel(context.Background())
+	g.running.Go(func() { g.turns.Run(ctx); done() })
+	g.running.Go(func() { g.history.Run(judged) }) // as long as records may come
 	g.running.Go(func() { observe(ctx, g.history, &g.caches, g.models) })
 	g.running.Go(func() { g.events.Watch(ctx) })
 	g.running.Go(func() { g.followKVEvents(ctx) })

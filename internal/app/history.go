@@ -133,7 +133,7 @@ func historyRecord(now time.Time, rec *proxy.Record) stats.Record {
 	r := stats.Record{
 		Time: now, Model: rec.Model, Replica: stats.NoReplica, From: stats.NoReplica, Client: rec.Client,
 		Reason: string(d.Reason), Why: string(d.Why), Outcome: string(rec.Outcome),
-		TTFB: rec.TTFB, Duration: rec.Duration,
+		TTFB: rec.TTFB, Duration: rec.Duration, Waited: rec.Waited,
 		Prompt: stats.Unmeasured, Cached: stats.Unmeasured, Completion: stats.Unmeasured,
 	}
 	if d.Reason != "" {

@@ -10,6 +10,7 @@ import (
 	"lmwarden/internal/pool"
 	"lmwarden/internal/proxy"
 	"lmwarden/internal/routing"
+	"lmwarden/internal/session"
 	"lmwarden/internal/stats"
 	"lmwarden/internal/telemetry"
 )
@@ -19,7 +20,7 @@ import (
 type recorder struct {
 	metrics *telemetry.Metrics
 	history *stats.Store
-	turns   *cause.Book
+	turns   *cause.Desk
 	caches  *caches
 }
 
@@ -39,22 +40,35 @@ func (r recorder) Record(rec proxy.Record) {
 		Known: u.Known, CachedKnown: u.CacheState == llmapi.CacheReported,
 	})
 	now := time.Now()
-	h := historyRecord(now, &rec)
-	r.judge(now, &rec, &h)
-	r.history.Add(h)
+	r.keep(now, &rec)
 }
 
-// judge notes why a turn was not cached, where the engine told what was.
-func (r recorder) judge(now time.Time, rec *proxy.Record, h *stats.Record) {
+// keep hands a request to the history, with why it was not cached where the engine
+// told what was.
+func (r recorder) keep(now time.Time, rec *proxy.Record) {
+	h := historyRecord(now, rec)
 	if h.Conversation == "" || h.Cached == stats.Unmeasured || rec.Outcome != proxy.OK {
+		r.history.Add(h)
 		return
 	}
-	v := r.turns.Judge(rec.Identity.Key, cause.Turn{
+	sent := cause.PromptOf(rec.Facts)
+	sent.Read, _ = rec.Read.(*cause.Reading)
+	r.turns.Judge(rec.Identity.Key, cause.Turn{
 		End: now, Prompt: h.Prompt, Cached: h.Cached, Completion: h.Completion,
-		Replica: h.Replica, Reason: h.Reason, Cold: rec.Decision.Cold, Sent: cause.PromptOf(rec.Facts),
-	}, r.caches.of(rec.Model, h.Replica))
-	h.Cause, h.Reread = string(v.Cause), v.Reread
-	h.Changed = stats.Change{Part: v.At.Part, Message: v.At.Message, Byte: v.At.Byte}
+		Replica: h.Replica, Reason: h.Reason, Cold: rec.Decision.Cold, Sent: sent,
+	}, r.caches.of(rec.Model, h.Replica), func(v cause.Verdict) {
+		h.Cause, h.Reread = string(v.Cause), v.Reread
+		h.Changed = stats.Change(v.At)
+		r.history.Add(h)
+	})
+}
+
+// reader has the prompts of turns read where their causes are judged.
+type reader struct{ turns *cause.Desk }
+
+// Read implements proxy.Reader.
+func (r reader) Read(k session.Key, f *llmapi.Facts, body []byte, done func([]byte)) any {
+	return r.turns.Read(k, f, body, done)
 }
 
 // poolGauges reads the pools, and what KV events say of a replica, for the metrics

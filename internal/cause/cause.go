@@ -2,7 +2,11 @@
 // from its cache with what the turn before left there, and names the cause by the
 // evidence at hand: our own decision, the engine's restart, a prompt that the
 // client changed, a cache that was full. It decides nothing, and keeps of a
-// conversation only what its last turn left (Book).
+// conversation only what its last turn left (Book), no text.
+//
+// Where to look: cause.go has the rule, desk.go the goroutine that applies it, book.go
+// what is remembered; text.go finds the text in a body, pieces.go cuts it into what
+// is kept of it, reading.go compares that with the turn before.
 package cause
 
 import (
@@ -43,6 +47,7 @@ type Turn struct {
 type Prompt struct {
 	System, Tools, Attribution uint64 // hashes, as llmapi.Facts has them
 	Messages                   []llmapi.Sent
+	Read                       *Reading // of the body; nil when nobody read it
 }
 
 // PromptOf takes from a request's facts what is compared. It shares their
@@ -74,7 +79,14 @@ type Place struct {
 	// Part is PartAttribution, PartSystem, PartTools or PartMessage.
 	Part    string
 	Message int   // for PartMessage: counted from 0 after the leading system text
-	Byte    int64 // where that message begins in the request's body; -1 when not known
+	Byte    int64 // where that message or part begins in the request's body; -1 when not known
+	// Offset is the first byte of it that may differ, -1 when not known; it is one of
+	// the Within bytes from there on that does. With 0 of them the text ends there.
+	Offset, Within int64
+}
+
+func placeOf(part string, message int, at int64) Place {
+	return Place{Part: part, Message: message, Byte: at, Offset: -1}
 }
 
 const (
@@ -139,18 +151,18 @@ func Of(before *Turn, now *Turn, c Cache) Verdict {
 func parts(before, now *Prompt) (Place, bool) {
 	switch {
 	case before.System != now.System && before.Attribution != now.Attribution:
-		return Place{Part: PartAttribution, Byte: -1}, true
+		return placeOf(PartAttribution, 0, -1), true
 	case before.System != now.System:
-		return Place{Part: PartSystem, Byte: -1}, true
+		return placeOf(PartSystem, 0, -1), true
 	case before.Tools != now.Tools:
-		return Place{Part: PartTools, Byte: -1}, true
+		return placeOf(PartTools, 0, -1), true
 	}
 	for i, m := range before.Messages {
 		if i >= len(now.Messages) {
-			return Place{Part: PartMessage, Message: i, Byte: -1}, true // it ends before
+			return placeOf(PartMessage, i, -1), true // it ends before
 		}
 		if m.Hash != now.Messages[i].Hash {
-			return Place{Part: PartMessage, Message: i, Byte: int64(now.Messages[i].At)}, true
+			return placeOf(PartMessage, i, int64(now.Messages[i].At)), true
 		}
 	}
 	return Place{}, false

@@ -63,22 +63,22 @@ func TestCauses(t *testing.T) {
 		}, Verdict{Cause: Balanced, Reread: 6496}},
 		"the engine chose, but the prompt changed": {func(b, now *Turn, _ *Cache) {
 			b.Replica, now.Replica, now.Sent.Tools, now.Cached = -1, -1, 9, 0
-		}, Verdict{Changed, 10_000, Place{Part: PartTools, Byte: -1}}},
+		}, Verdict{Changed, 10_000, placeOf(PartTools, 0, -1)}},
 		"pinned elsewhere": {func(_, now *Turn, _ *Cache) {
 			now.Replica, now.Reason, now.Cached = 0, "pinned", 0
 		}, Verdict{Cause: Balanced, Reread: 10_000}},
 		"attribution line": {func(_, now *Turn, _ *Cache) {
 			now.Sent.System, now.Sent.Attribution, now.Cached = 7, 8, 0
-		}, Verdict{Changed, 10_000, Place{Part: PartAttribution, Byte: -1}}},
+		}, Verdict{Changed, 10_000, placeOf(PartAttribution, 0, -1)}},
 		"system prompt": {func(_, now *Turn, _ *Cache) {
 			now.Sent.System, now.Cached = 7, 0
-		}, Verdict{Changed, 10_000, Place{Part: PartSystem, Byte: -1}}},
+		}, Verdict{Changed, 10_000, placeOf(PartSystem, 0, -1)}},
 		"a message in the midst": {func(_, now *Turn, _ *Cache) {
 			now.Sent.Messages[1].Hash, now.Cached = 7, 4000
-		}, Verdict{Changed, 6000, Place{PartMessage, 1, 1000}}},
+		}, Verdict{Changed, 6000, placeOf(PartMessage, 1, 1000)}},
 		"a history that was compacted": {func(_, now *Turn, _ *Cache) {
 			now.Sent.Messages, now.Prompt, now.Cached = now.Sent.Messages[:2], 6000, 3504
-		}, Verdict{Changed, 2480, Place{PartMessage, 2, -1}}},
+		}, Verdict{Changed, 2480, placeOf(PartMessage, 2, -1)}},
 		"evicted": {func(_, now *Turn, c *Cache) {
 			now.Cached, c.Full = 16, then.Add(time.Second)
 		}, Verdict{Cause: Evicted, Reread: 9_984}},
@@ -110,7 +110,7 @@ func TestABookForgetsTheOldest(t *testing.T) {
 	long.Cached = 10_688
 	long.Sent.Messages = slices.Repeat(long.Sent.Messages, 2000)
 	per := long.size()
-	n := 2 * maxMessages / per
+	n := 2 * maxBytes / per
 	for i := range n {
 		if v := b.Judge(key(i), long, Cache{}); v.Cause != First {
 			t.Fatalf("conversation %d: %+v", i, v)
@@ -119,8 +119,8 @@ func TestABookForgetsTheOldest(t *testing.T) {
 			t.Fatalf("one that is used all the time is forgotten after %d: %+v", i, v)
 		}
 	}
-	if b.messages > maxMessages || len(b.turns) != b.order.Len() || len(b.turns) < maxMessages/per-1 {
-		t.Errorf("%d messages of %d conversations", b.messages, len(b.turns))
+	if b.bytes > maxBytes || len(b.turns) != b.order.Len() || len(b.turns) < maxBytes/per-1 {
+		t.Errorf("%d bytes of %d conversations", b.bytes, len(b.turns))
 	}
 	if v := b.Judge(key(1), long, Cache{}); v.Cause != First {
 		t.Errorf("the oldest is remembered: %+v", v)

@@ -33,6 +33,8 @@ type Options struct {
 	Access Access
 	// Recorder gets every finished request; nil for none.
 	Recorder Recorder
+	// Reader reads the prompts of answered turns; nil for none.
+	Reader Reader
 	// Tracer makes requests part of traces; nil passes a client's trace headers on
 	// as they are.
 	Tracer Tracer
@@ -114,6 +116,7 @@ type Handler struct {
 	sessions *session.Table
 	access   Access
 	recorder Recorder
+	reader   Reader
 	tracer   Tracer
 	logger   *slog.Logger
 	limits   Limits
@@ -168,6 +171,7 @@ func newHandler(o Options, m models, dial upstream.DialFunc) *Handler {
 		sessions: o.Sessions,
 		access:   o.Access,
 		recorder: o.Recorder,
+		reader:   o.Reader,
 		tracer:   o.Tracer,
 		logger:   o.Logger,
 		limits:   o.Limits.withDefaults(),

@@ -34,8 +34,10 @@ type Record struct {
 	Model  string
 	Path   string
 	Stream bool
-	// Facts are those of the body, nil when it was not read.
+	// Facts are those of the body, nil when it was not read; Read is what a Reader
+	// made of it, nil without one.
 	Facts    *llmapi.Facts
+	Read     any
 	Identity session.Identity // zero on routes that make no conversation
 	Client   string           // the program by its User-Agent, or empty
 	Key      string           // the name of the client's API key, or empty
@@ -59,6 +61,13 @@ type Record struct {
 // its outcome. Record is called from many goroutines and must not block.
 type Recorder interface {
 	Record(Record)
+}
+
+// Reader reads the prompts of answered turns, for who explains turns later. Read
+// takes over a body that is no longer needed, and calls done with it when it has
+// read it; it must not block. What it returns comes back in the turn's Record.
+type Reader interface {
+	Read(k session.Key, f *llmapi.Facts, body []byte, done func(body []byte)) any
 }
 
 // The keys of the log line of a request.

@@ -285,9 +285,14 @@ func (x *exchange) start(a *upstream.Answer) {
 	x.w.WriteHeader(a.Status)
 }
 
-// letGo gives back the request's body and what was read of it.
+// letGo gives back the request's body and what was read of it. That of a turn that
+// is being answered goes through the hands of the reader.
 func (x *exchange) letGo() {
-	x.h.bodies.giveBack(x.body)
+	if x.h.reader != nil && x.facts != nil && x.rec.Identity.Turn && x.rec.Status/100 == 2 {
+		x.rec.Read = x.h.reader.Read(x.rec.Identity.Key, x.facts, x.body, x.h.bodies.giveBack)
+	} else {
+		x.h.bodies.giveBack(x.body)
+	}
 	x.body, x.facts = nil, nil
 }
 

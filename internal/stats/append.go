@@ -19,16 +19,17 @@ type statements struct {
 const (
 	sqlWord    = `INSERT INTO words (word) VALUES (?) RETURNING id`
 	sqlRequest = `INSERT INTO requests (ended, model, replica, came_from, conversation, parent, client, reason, why, outcome,
-		ttfb, duration, prompt, cached, completion, cause, reread, part, message, byte)
-		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`
+		ttfb, duration, prompt, cached, completion, cause, reread, part, message, byte,
+		waited, change_offset, change_within)
+		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`
 	sqlShift = `INSERT INTO shifts VALUES (?,?,?,?,?,?,?)
 		ON CONFLICT DO UPDATE SET requests = requests + excluded.requests`
 	sqlCause = `INSERT INTO causes VALUES (?,?,?,?,?,?)
 		ON CONFLICT DO UPDATE SET turns = turns + excluded.turns, reread = reread + excluded.reread`
 
 	// Those have the name of a resolution for %s.
-	sqlFind = `SELECT ttfb, duration FROM sums_%s WHERE dimension = ? AND step = ? AND model = ? AND member = ?`
-	sqlAdd  = `INSERT INTO sums_%s VALUES (?,?,?,?, ?,?,?,?,?,?, ?,?,?,?, ?,?,?,?, ?,?)
+	sqlFind = `SELECT ttfb, duration, waited FROM sums_%s WHERE dimension = ? AND step = ? AND model = ? AND member = ?`
+	sqlAdd  = `INSERT INTO sums_%s VALUES (?,?,?,?, ?,?,?,?,?,?, ?,?,?,?, ?,?,?,?, ?,?,?)
 		ON CONFLICT DO UPDATE SET requests = requests + excluded.requests, ok = ok + excluded.ok,
 		client_error = client_error + excluded.client_error, engine_error = engine_error + excluded.engine_error,
 		gateway_error = gateway_error + excluded.gateway_error, cancelled = cancelled + excluded.cancelled,
@@ -36,7 +37,7 @@ const (
 		spilled = spilled + excluded.spilled, moved = moved + excluded.moved,
 		cached = cached + excluded.cached, computed = computed + excluded.computed,
 		unmeasured = unmeasured + excluded.unmeasured, completion = completion + excluded.completion,
-		ttfb = excluded.ttfb, duration = excluded.duration`
+		ttfb = excluded.ttfb, duration = excluded.duration, waited = excluded.waited`
 	sqlSample = `INSERT INTO samples_%s VALUES (?,?,?, ?,?,?, ?,?,?, ?,?)
 		ON CONFLICT DO UPDATE SET samples = samples + excluded.samples, in_flight = in_flight + excluded.in_flight,
 		conversations = conversations + excluded.conversations, measured = measured + excluded.measured,
@@ -188,12 +189,15 @@ func (a *appending) requests(records []Record) error {
 	for i := range records {
 		r := &records[i]
 		model, client, reason, why, outcome := n.of(r.Model), n.client(r.Client), n.of(r.Reason), n.of(r.Why), n.of(r.Outcome)
-		var cause, reread, part, message, at, from, ttfb any
+		var cause, reread, part, message, at, offset, within, from, ttfb, waited any
 		if r.Cause != "" {
 			cause, reread = n.of(r.Cause), r.Reread
 		}
 		if r.Changed.Part != "" {
 			part, message, at = n.of(r.Changed.Part), r.Changed.Message, measured(r.Changed.Byte)
+			if r.Changed.Offset >= 0 {
+				offset, within = r.Changed.Offset, r.Changed.Within
+			}
 		}
 		if r.From >= 0 {
 			from = r.From
@@ -201,13 +205,16 @@ func (a *appending) requests(records []Record) error {
 		if r.TTFB > 0 {
 			ttfb = r.TTFB.Microseconds()
 		}
+		if r.Waited > 0 {
+			waited = r.Waited.Microseconds()
+		}
 		if n.err != nil {
 			return n.err
 		}
 		if err := a.exec(a.st.request, r.Time.UnixMilli(), model, r.Replica, from,
 			conversationNumber(r.Conversation), conversationNumber(r.Parent), client, reason, why, outcome,
 			ttfb, r.Duration.Microseconds(), measured(r.Prompt), measured(r.Cached), measured(r.Completion),
-			cause, reread, part, message, at); err != nil {
+			cause, reread, part, message, at, waited, offset, within); err != nil {
 			return err
 		}
 	}
@@ -236,18 +243,18 @@ func (a *appending) sums(cells map[cell]*sum) error {
 			return n.err
 		}
 		st := &a.st.sums[c.resolution]
-		var ttfb, duration []byte
-		err := a.tx.StmtContext(a.ctx, st.find).QueryRowContext(a.ctx, int(c.dimension), c.step, model, member).Scan(&ttfb, &duration)
+		var ttfb, duration, waited []byte
+		err := a.tx.StmtContext(a.ctx, st.find).QueryRowContext(a.ctx, int(c.dimension), c.step, model, member).Scan(&ttfb, &duration, &waited)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		if err := errors.Join(s.ttfb.merge(ttfb), s.duration.merge(duration)); err != nil {
+		if err := s.merge(ttfb, duration, waited); err != nil {
 			return fmt.Errorf("a sum's latencies: %w", err)
 		}
 		if err := a.exec(st.add, int(c.dimension), c.step, model, member,
 			s.Requests, s.OK, s.ClientError, s.EngineError, s.GatewayError, s.Counts.Cancelled,
 			s.Placed, s.Stayed, s.Spilled, s.Moved,
-			s.Cached, s.Computed, s.Unmeasured, s.Completion, s.ttfb.encoded(), s.duration.encoded()); err != nil {
+			s.Cached, s.Computed, s.Unmeasured, s.Completion, s.ttfb.encoded(), s.duration.encoded(), s.waited.encoded()); err != nil {
 			return err
 		}
 	}

@@ -93,7 +93,12 @@ func newTokenSeries(q *Query) *TokenSeries {
 type RequestPoint struct {
 	Time time.Time
 	Counts
-	TTFB, Duration Quantiles // TTFB of those that had a first byte
+	// TTFB is of those that had a first byte, Waited of those that the gateway held.
+	TTFB, Duration, Waited Quantiles
+}
+
+func (p *RequestPoint) tell(l *latency) {
+	p.TTFB, p.Duration, p.Waited = l.ttfb.quantiles(), l.duration.quantiles(), l.waited.quantiles()
 }
 
 // RequestSeries is one line or stack of a chart.
@@ -123,14 +128,14 @@ func (s *Store) Requests(ctx context.Context, q Query) (RequestChart, error) {
 	if q.Group == GroupNone {
 		lines[0] = newRequestLine(&q)
 	}
-	var ttfb, duration sql.RawBytes // overwritten by each row
+	var ttfb, duration, waited sql.RawBytes // overwritten by each row
 	where, args := db.ofModel(&q, q.From.UnixMilli(), q.Step.Milliseconds(), q.Group.dimension(), q.From.UnixMilli(), q.To.UnixMilli())
 	lines, err = collect(ctx, db.read, lines, func(all map[int64]*requestLine, row *sql.Rows) (map[int64]*requestLine, error) {
 		var member int64
 		var i int
 		var c Counts
 		if err := row.Scan(&member, &i, &c.Requests, &c.OK, &c.ClientError, &c.EngineError, &c.GatewayError, &c.Cancelled,
-			&c.Placed, &c.Stayed, &c.Spilled, &c.Moved, &ttfb, &duration); err != nil {
+			&c.Placed, &c.Stayed, &c.Spilled, &c.Moved, &ttfb, &duration, &waited); err != nil {
 			return nil, err
 		}
 		line := all[member]
@@ -138,9 +143,9 @@ func (s *Store) Requests(ctx context.Context, q Query) (RequestChart, error) {
 			line = newRequestLine(&q)
 			all[member] = line
 		}
-		return all, line.add(i, c, ttfb, duration)
+		return all, line.add(i, c, ttfb, duration, waited)
 	}, fmt.Sprintf(`SELECT member, (step - ?) / ?, requests, ok, client_error, engine_error, gateway_error, cancelled,
-		placed, stayed, spilled, moved, ttfb, duration
+		placed, stayed, spilled, moved, ttfb, duration, waited
 		FROM sums_%s WHERE dimension = ? AND step >= ? AND step < ? %s ORDER BY dimension, step`, resolutionOf(q.Step).name, where), args...)
 	if err != nil {
 		return chart, err
@@ -163,9 +168,8 @@ func (s *Store) Requests(ctx context.Context, q Query) (RequestChart, error) {
 // one step at a time.
 type requestLine struct {
 	RequestSeries
-	at                   int // the step that ttfb and duration are of
-	ttfb, duration       sketch
-	allTTFB, allDuration sketch
+	at        int     // the step that step is of
+	step, all latency // of the step, and of those before
 }
 
 func newRequestLine(q *Query) *requestLine {
@@ -178,31 +182,25 @@ func newRequestLine(q *Query) *requestLine {
 }
 
 // add adds a sum to a step, which is not before those that were added to.
-func (l *requestLine) add(i int, c Counts, ttfb, duration []byte) error {
+func (l *requestLine) add(i int, c Counts, ttfb, duration, waited []byte) error {
 	if i != l.at {
 		l.endStep()
 		l.at = i
 	}
 	p := &l.Points[i]
 	p.Counts, l.Total.Counts = p.Counts.plus(c), l.Total.Counts.plus(c)
-	if err := l.ttfb.merge(ttfb); err != nil {
-		return err
-	}
-	return l.duration.merge(duration)
+	return l.step.merge(ttfb, duration, waited)
 }
 
 func (l *requestLine) endStep() {
-	p := &l.Points[l.at]
-	p.TTFB, p.Duration = l.ttfb.quantiles(), l.duration.quantiles()
-	l.allTTFB.join(&l.ttfb)
-	l.allDuration.join(&l.duration)
-	l.ttfb.reset()
-	l.duration.reset()
+	l.Points[l.at].tell(&l.step)
+	l.all.join(&l.step)
+	l.step.reset()
 }
 
 func (l *requestLine) end() {
 	l.endStep()
-	l.Total.TTFB, l.Total.Duration = l.allTTFB.quantiles(), l.allDuration.quantiles()
+	l.Total.tell(&l.all)
 }
 
 // at is the beginning of a step.

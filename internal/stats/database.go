@@ -20,7 +20,7 @@ import (
 var migrations embed.FS
 
 // schemaVersion is that of the newest migration.
-const schemaVersion = 1
+const schemaVersion = 2
 
 // database is an open file. The writer alone uses write, words and the prepared
 // statements; read serves everybody.

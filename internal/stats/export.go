@@ -134,11 +134,15 @@ type exported struct {
 	ChangedPart      string   `json:"changed_part"`
 	ChangedMessage   *int     `json:"changed_message"`
 	ChangedByte      *int64   `json:"changed_byte"`
+	ChangedOffset    *int64   `json:"changed_offset"`
+	ChangedWithin    *int64   `json:"changed_within"`
+	Waited           float64  `json:"waited_ms"`
 }
 
 var exportColumns = []string{
 	"time", "model", "replica", "from", "conversation", "parent", "client", "reason", "why", "outcome", "ttfb_ms", "duration_ms",
 	"prompt_tokens", "cached_tokens", "completion_tokens", "cause", "reread_tokens", "changed_part", "changed_message", "changed_byte",
+	"changed_offset", "changed_within", "waited_ms",
 }
 
 func export(t *Turn) exported {
@@ -146,7 +150,7 @@ func export(t *Turn) exported {
 	e := exported{
 		Time: t.Time.Format("2006-01-02T15:04:05.000Z"), Model: t.Model, Replica: ReplicaName(t.Replica),
 		Conversation: t.Conversation, Parent: t.Parent, Client: t.Client,
-		Reason: t.Reason, Why: t.Why, Outcome: t.Outcome, Duration: ms(t.Duration),
+		Reason: t.Reason, Why: t.Why, Outcome: t.Outcome, Duration: ms(t.Duration), Waited: ms(t.Waited),
 		PromptTokens: known(t.Prompt), CachedTokens: known(t.Cached), CompletionTokens: known(t.Completion),
 		Cause: t.Cause, ChangedPart: t.Changed.Part,
 	}
@@ -160,7 +164,10 @@ func export(t *Turn) exported {
 		e.RereadTokens = &t.Reread
 	}
 	if t.Changed.Part != "" {
-		e.ChangedByte = known(t.Changed.Byte)
+		e.ChangedByte, e.ChangedOffset = known(t.Changed.Byte), known(t.Changed.Offset)
+		if t.Changed.Offset >= 0 {
+			e.ChangedWithin = &t.Changed.Within
+		}
 	}
 	if t.Changed.Part == "message" {
 		e.ChangedMessage = &t.Changed.Message
@@ -211,6 +218,7 @@ func (e exported) row() []string {
 		e.Time, e.Model, e.Replica, cellOf(e.From), e.Conversation, e.Parent, e.Client, e.Reason, e.Why, e.Outcome,
 		cellOf(e.TTFB), cellOf(&e.Duration), cellOf(e.PromptTokens), cellOf(e.CachedTokens), cellOf(e.CompletionTokens),
 		e.Cause, cellOf(e.RereadTokens), e.ChangedPart, cellOf(e.ChangedMessage), cellOf(e.ChangedByte),
+		cellOf(e.ChangedOffset), cellOf(e.ChangedWithin), cellOf(&e.Waited),
 	}
 }
 

@@ -26,15 +26,16 @@ func TestExport(t *testing.T) {
 	path := inFile(t)
 	s := open(t, path)
 	whole := turn(noon)
+	whole.Waited = 250 * time.Millisecond
 	whole.Reason, whole.Why, whole.From, whole.Cause, whole.Reread = "moved", "home down", 1, "changed-prompt", 90
-	whole.Changed, whole.TTFB = Change{Part: "message", Message: 4, Byte: 1234}, 1500*time.Microsecond
+	whole.Changed, whole.TTFB = Change{Part: "message", Message: 4, Byte: 1234, Offset: 640, Within: 64}, 1500*time.Microsecond
 	bare := Record{Time: noon.Add(-48 * time.Hour), Model: `a "b", ü`, Replica: NoReplica, From: NoReplica, Outcome: "client_error", Duration: time.Millisecond, Prompt: Unmeasured, Cached: Unmeasured, Completion: Unmeasured}
 	add(t, s, whole, bare) // and exported while it is open
 
 	got := exportOf(t, path, ExportOptions{Format: "csv"})
-	want := `time,model,replica,from,conversation,parent,client,reason,why,outcome,ttfb_ms,duration_ms,prompt_tokens,cached_tokens,completion_tokens,cause,reread_tokens,changed_part,changed_message,changed_byte
-2026-10-02T12:00:03.000Z,"a ""b"", ü",none,,,,,,,client_error,,1,,,,,,,,
-2026-10-04T12:00:03.000Z,qwen,2,1,c-71f2a09c4d5e,c-000000000001,claude-cli,moved,home down,ok,1.5,2000,1000,800,50,changed-prompt,90,message,4,1234
+	want := `time,model,replica,from,conversation,parent,client,reason,why,outcome,ttfb_ms,duration_ms,prompt_tokens,cached_tokens,completion_tokens,cause,reread_tokens,changed_part,changed_message,changed_byte,changed_offset,changed_within,waited_ms
+2026-10-02T12:00:03.000Z,"a ""b"", ü",none,,,,,,,client_error,,1,,,,,,,,,,,0
+2026-10-04T12:00:03.000Z,qwen,2,1,c-71f2a09c4d5e,c-000000000001,claude-cli,moved,home down,ok,1.5,2000,1000,800,50,changed-prompt,90,message,4,1234,640,64,250
 `
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

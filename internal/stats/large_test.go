@@ -103,7 +103,7 @@ func fillSums(t *testing.T, s *running) {
 				model := number[fmt.Sprint("model-", m)]
 				put := func(d dimension, member int64) {
 					k := sketches[random.IntN(len(sketches))]
-					if _, err := stmt.Exec(int(d), at.UnixMilli(), model, member, 40, 39, 0, 1, 0, 0, 2, 36, 1, 1, 700_000, 100_000, 0, 9000, k, k); err != nil {
+					if _, err := stmt.Exec(int(d), at.UnixMilli(), model, member, 40, 39, 0, 1, 0, 0, 2, 36, 1, 1, 700_000, 100_000, 0, 9000, k, k, k); err != nil {
 						t.Fatal(err)
 					}
 				}

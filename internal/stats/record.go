@@ -28,6 +28,8 @@ type Record struct {
 	// TTFB is 0 when no byte of an answer was sent. Duration runs from the
 	// request's arrival to Time.
 	TTFB, Duration time.Duration
+	// Waited is how long of it the gateway held the request; 0 when it did not.
+	Waited time.Duration
 	// Prompt, Cached and Completion are the engine's own counts, or Unmeasured.
 	Prompt, Cached, Completion int64
 	// Cause says why the turn was not cached, as internal/cause names it; empty
@@ -47,9 +49,12 @@ type Change struct {
 	Part string
 	// Message counts from 0 in the history, for the part "message".
 	Message int
-	// Byte is where that message begins in the request's body, or -1 when it is not
-	// known.
+	// Byte is where that message or part begins in the request's body, or -1 when it
+	// is not known.
 	Byte int64
+	// Offset is the first byte of it that may differ, -1 when it is not known; one of
+	// the Within bytes from there on does.
+	Offset, Within int64
 }
 
 // Sample is one replica at one moment.

@@ -1,6 +1,9 @@
 package stats
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // resolution is one length of steps for which sums are kept, in tables of their
 // own.
@@ -66,7 +69,37 @@ type cell struct {
 type sum struct {
 	Counts
 	Tokens
-	ttfb, duration sketch
+	latency
+}
+
+// latency is how long requests took: to the first byte, in all, and in the gateway.
+type latency struct{ ttfb, duration, waited sketch }
+
+func (l *latency) add(r *Record) {
+	if r.TTFB > 0 {
+		l.ttfb.add(r.TTFB)
+	}
+	l.duration.add(r.Duration)
+	if r.Waited > 0 {
+		l.waited.add(r.Waited)
+	}
+}
+
+// merge adds encoded sketches.
+func (l *latency) merge(ttfb, duration, waited []byte) error {
+	return errors.Join(l.ttfb.merge(ttfb), l.duration.merge(duration), l.waited.merge(waited))
+}
+
+func (l *latency) join(o *latency) {
+	l.ttfb.join(&o.ttfb)
+	l.duration.join(&o.duration)
+	l.waited.join(&o.waited)
+}
+
+func (l *latency) reset() {
+	l.ttfb.reset()
+	l.duration.reset()
+	l.waited.reset()
 }
 
 // Counts are numbers of requests.
@@ -129,10 +162,7 @@ func rollUp(records []Record) map[cell]*sum {
 				}
 				s.Counts.add(r)
 				s.Tokens = s.Tokens.plus(tokens)
-				if r.TTFB > 0 {
-					s.ttfb.add(r.TTFB)
-				}
-				s.duration.add(r.Duration)
+				s.latency.add(r)
 			}
 		}
 	}

@@ -165,7 +165,7 @@ func TestMovesAndCausesAreCounted(t *testing.T) {
 	moved, spilled, other := turn(noon), turn(noon), turn(noon.Add(-2*time.Hour))
 	moved.Reason, moved.Why, moved.From, moved.Replica, moved.Cause, moved.Reread = "moved", "home down", 1, 3, "moved", 700
 	spilled.Reason, spilled.Why, spilled.From = "spilled", "home full", 0
-	other.Cause, other.Reread, other.Changed = "changed-prompt", 90, Change{Part: "message", Message: 4, Byte: Unmeasured}
+	other.Cause, other.Reread, other.Changed = "changed-prompt", 90, Change{Part: "message", Message: 4, Byte: Unmeasured, Offset: Unmeasured}
 	add(t, s, moved, moved, spilled, other)
 
 	shifts, err := s.Shifts(t.Context(), query(t, "range=1h"))

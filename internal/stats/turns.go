@@ -23,7 +23,8 @@ const (
 // sqlTurns has a condition for %s.
 const sqlTurns = `SELECT r.id, ended, m.word, replica, coalesce(came_from, -2), conversation, parent, cl.word, re.word, wh.word, ou.word,
 	coalesce(ttfb, 0), duration, coalesce(prompt, -1), coalesce(cached, -1), coalesce(completion, -1),
-	coalesce(ca.word, ''), coalesce(reread, 0), coalesce(pa.word, ''), coalesce(message, 0), coalesce(byte, CASE WHEN part IS NULL THEN 0 ELSE -1 END)
+	coalesce(ca.word, ''), coalesce(reread, 0), coalesce(pa.word, ''), coalesce(message, 0), coalesce(byte, CASE WHEN part IS NULL THEN 0 ELSE -1 END),
+	coalesce(waited, 0), coalesce(change_offset, CASE WHEN part IS NULL THEN 0 ELSE -1 END), coalesce(change_within, 0)
 	FROM requests r
 	JOIN words m ON m.id = r.model JOIN words cl ON cl.id = r.client JOIN words re ON re.id = r.reason
 	JOIN words wh ON wh.id = r.why JOIN words ou ON ou.id = r.outcome
@@ -85,13 +86,15 @@ func (db *database) turns(ctx context.Context, where string, args ...any) ([]Tur
 }
 
 func scanTurn(row *sql.Rows) (t Turn, err error) {
-	var ended, ttfb, duration int64
+	var ended, ttfb, duration, waited int64
 	var conversation, parent sql.NullInt64
 	err = row.Scan(&t.ID, &ended, &t.Model, &t.Replica, &t.From, &conversation, &parent, &t.Client, &t.Reason, &t.Why, &t.Outcome,
-		&ttfb, &duration, &t.Prompt, &t.Cached, &t.Completion, &t.Cause, &t.Reread, &t.Changed.Part, &t.Changed.Message, &t.Changed.Byte)
+		&ttfb, &duration, &t.Prompt, &t.Cached, &t.Completion, &t.Cause, &t.Reread, &t.Changed.Part, &t.Changed.Message, &t.Changed.Byte,
+		&waited, &t.Changed.Offset, &t.Changed.Within)
 	t.Time = time.UnixMilli(ended).UTC()
 	t.Conversation, t.Parent = conversationName(conversation), conversationName(parent)
 	t.TTFB, t.Duration = time.Duration(ttfb)*time.Microsecond, time.Duration(duration)*time.Microsecond
+	t.Waited = time.Duration(waited) * time.Microsecond
 	return t, err
 }
 
