@@ -63,8 +63,13 @@ type Request struct {
 
 // Result is what a client saw of one turn. A time that did not come is negative.
 type Result struct {
-	End               End
-	Sent, First, Last time.Duration // the request, its first token, its end
+	End  End
+	Sent time.Duration
+	// First is when the first event of the answer came, whatever is in it; what only
+	// keeps a connection alive is none. Token is when the first one came that holds
+	// something generated. A System that does not tell them apart has them equal.
+	First, Token time.Duration
+	Last         time.Duration // its end
 	// Prompt, Cached and Output are the engine's counts; negative when it gave none.
 	Prompt, Cached, Output int
 	// Replica served it, or -1 when that is not known.

@@ -28,7 +28,7 @@ func (v *virtual) Send(r Request, done func(Result)) {
 	v.order++
 	f := &flight{
 		id: routing.RequestID(v.order), request: r, replica: routing.None, done: done,
-		result: Result{Sent: v.now, First: -1, Last: -1, Prompt: -1, Cached: -1, Output: -1, Replica: routing.None},
+		result: Result{Sent: v.now, First: -1, Token: -1, Last: -1, Prompt: -1, Cached: -1, Output: -1, Replica: routing.None},
 	}
 	v.flights[f.id] = f
 	v.After(v.box.RoundTrip/2, func() {
@@ -156,6 +156,7 @@ func (v *virtual) endStep(r *virtualReplica) {
 		f := v.flights[routing.RequestID(e.ID)]
 		if e.First {
 			f.result.First = v.now + v.box.RoundTrip/2
+			f.result.Token = f.result.First
 			f.result.Prompt, f.result.Cached = len(f.sequence.Prompt), e.Cached
 			v.router.FirstByte(v.wall(), f.id)
 		}

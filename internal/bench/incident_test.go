@@ -55,6 +55,7 @@ func withIncidents(t *testing.T, servers int, incidents ...Incident) (records []
 		for i := range records {
 			records[i].Sent -= settle // to the start of the step
 			records[i].First -= settle
+			records[i].Token -= settle
 			records[i].Last -= settle
 		}
 	}); err != nil {

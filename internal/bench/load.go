@@ -68,7 +68,7 @@ func (l *load) close() {
 	l.closing = true
 	for _, due := range l.due {
 		l.records = append(l.records, Record{Client: nobody, Result: Result{
-			End: Cut, Sent: due, First: -1, Last: -1, Prompt: -1, Cached: -1, Output: -1, Replica: -1,
+			End: Cut, Sent: due, First: -1, Token: -1, Last: -1, Prompt: -1, Cached: -1, Output: -1, Replica: -1,
 		}})
 	}
 	l.due = nil

@@ -50,16 +50,17 @@ func measure(o Observation, clients, replicas, blockTokens int) results.Measures
 		m.OutputTokensPerMin = results.Figure(float64(output) / o.Length.Minutes())
 	}
 
-	begun := slices.DeleteFunc(slices.Clone(o.Records), func(r Record) bool { return r.N == 0 || r.First < 0 || r.End == Failed })
-	ttfb := seconds(begun, func(r Record) time.Duration { return r.First - r.Sent })
+	ttfb := delays(o.Records, func(r Record) time.Duration { return r.First })
 	m.TTFBP50, m.TTFBP95, m.TTFBP99, m.TTFBMax = quantile(ttfb, 0.5), quantile(ttfb, 0.95), quantile(ttfb, 0.99), quantile(ttfb, 1)
 	m.TTFBMean = mean(ttfb)
+	ttft := delays(o.Records, func(r Record) time.Duration { return r.Token })
+	m.TTFTP50, m.TTFTP95 = quantile(ttft, 0.5), quantile(ttft, 0.95)
 	e2e := seconds(turns, func(r Record) time.Duration { return r.Last - r.Sent })
 	m.E2EP50, m.E2EP95 = quantile(e2e, 0.5), quantile(e2e, 0.95)
 
 	var itl, sessions []float64
 	for _, r := range turns {
-		if r.Output > 1 {
+		if r.Token >= 0 && r.Output > 1 {
 			itl = append(itl, betweenTokens(r.Result))
 		}
 	}
@@ -75,6 +76,13 @@ func measure(o Observation, clients, replicas, blockTokens int) results.Measures
 func count(n int) *float64 { return results.Figure(float64(n)) }
 
 func percent(part, whole float64) *float64 { return results.Figure(100 * part / whole) }
+
+// delays are the sorted times from sending a turn to a moment of its answer, of all
+// turns that had it and did not fail.
+func delays(records []Record, moment func(Record) time.Duration) []float64 {
+	had := slices.DeleteFunc(slices.Clone(records), func(r Record) bool { return r.N == 0 || r.End == Failed || moment(r) < 0 })
+	return seconds(had, func(r Record) time.Duration { return moment(r) - r.Sent })
+}
 
 // seconds are the sorted values of a time of each record.
 func seconds(records []Record, of func(Record) time.Duration) []float64 {

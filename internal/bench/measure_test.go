@@ -16,7 +16,7 @@ import (
 func turn(session uint64, client, n int, sent, ttfb, took float64, cached, replica int, reason routing.Reason) Record {
 	at := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 	return Record{Session: session, Client: client, N: n, Known: 65 * min(n-1, 1), Result: Result{
-		End: Finished, Sent: at(sent), First: at(sent + ttfb), Last: at(sent + took),
+		End: Finished, Sent: at(sent), First: at(sent + ttfb), Token: at(sent + ttfb), Last: at(sent + took),
 		Prompt: 100, Cached: cached, Output: 11, Replica: replica, Reason: string(reason),
 	}}
 }
@@ -33,11 +33,11 @@ func f(v float64) *float64 { return &v }
 
 func TestMeasures(t *testing.T) {
 	cutLate := turn(2, 1, 3, 20, 9, 0, 0, 2, routing.Moved)
-	cutLate.End = Cut
+	cutLate.End, cutLate.Token = Cut, -1 // its answer had begun, with nothing in it
 	cutEarly := turn(2, 1, 4, 25, 0, 0, 0, 2, routing.Stayed)
-	cutEarly.End, cutEarly.First = Cut, -1
+	cutEarly.End, cutEarly.First, cutEarly.Token = Cut, -1, -1
 	failed := turn(3, 1, 1, 25, 0, 0, -1, -1, "")
-	failed.End, failed.First = Failed, -1
+	failed.End, failed.First, failed.Token = Failed, -1, -1
 	beside := turn(0, 0, 0, 3, 50, 51, 0, 3, routing.Unbound)
 	o := observation(
 		turn(1, 0, 1, 0, 1, 2, 0, 0, routing.Placed),
@@ -50,6 +50,7 @@ func TestMeasures(t *testing.T) {
 	want := results.Measures{
 		SessionsPerHour: f(120), OutputTokensPerMin: f(55), // four turns and the request beside
 		TTFBP50: f(3), TTFBP95: f(9), TTFBP99: f(9), TTFBMax: f(9), TTFBMean: f(3.8), // 1 2 3 4 9
+		TTFTP50: f(2), TTFTP95: f(4), // 1 2 3 4
 		ReplicasBusy: f(1.5), PrefixHitPercent: f(25), StayedPercent: f(50), // of stay, spill, move and stay
 		ITLMean: f(1000 * (0.1 + 0.3 + 0.3 + 0.2) / 4), E2EP50: f(5), E2EP95: f(6), SessionMean: f(20),
 		Turns: f(5), Cut: f(2), Failed: f(1),

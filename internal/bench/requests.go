@@ -29,11 +29,13 @@ func (o Observation) Requests(arm string, sessions int, seed uint64) []results.R
 		}
 		if r.First >= 0 {
 			q.TTFB = took(r.First - r.Sent)
-			q.TTFT = q.TTFB
+		}
+		if r.Token >= 0 {
+			q.TTFT = took(r.Token - r.Sent)
 		}
 		if r.End == Finished {
 			q.E2E = took(r.Last - r.Sent)
-			if r.First >= 0 && r.Output > 1 {
+			if r.Token >= 0 && r.Output > 1 {
 				q.ITL = results.Figure(betweenTokens(r.Result))
 			}
 		}
@@ -46,7 +48,7 @@ func (o Observation) Requests(arm string, sessions int, seed uint64) []results.R
 // betweenTokens is the mean time between the tokens of an answer of at least
 // two, in milliseconds.
 func betweenTokens(r Result) float64 {
-	return 1000 * (r.Last - r.First).Seconds() / float64(r.Output-1)
+	return 1000 * (r.Last - r.Token).Seconds() / float64(r.Output-1)
 }
 
 func took(d time.Duration) *float64 { return results.Figure(d.Seconds()) }

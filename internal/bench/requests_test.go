@@ -15,10 +15,11 @@ func TestRequests(t *testing.T) {
 	p := func(n int) *int { return &n }
 	s := func(text string) *string { return &text }
 	late := turn(1, 2, 1, 7, 1, 2, 64, 3, routing.Placed)
+	late.Token += 500 * time.Millisecond
 	cut := turn(1<<60, 0, 2, 3, 1, 0, -1, 1, routing.Spilled)
 	cut.End, cut.Parent, cut.Output, cut.Prompt = Cut, 1, -1, -1
 	failed := turn(0, 1, 0, 5, 0, 1, -1, -1, "")
-	failed.End, failed.First, failed.Error, failed.Prompt, failed.Output = Failed, -1, "refused", -1, -1
+	failed.End, failed.First, failed.Token, failed.Error, failed.Prompt, failed.Output = Failed, -1, -1, "refused", -1, -1
 
 	got := observation(late, cut, failed).Requests("affinity", 8, 3)
 	want := []results.Request{
@@ -29,7 +30,7 @@ func TestRequests(t *testing.T) {
 		{Arm: "affinity", Sessions: 8, Seed: 3, Client: 1, SentS: 5, End: results.Failed, Error: s("refused")},
 		{
 			Arm: "affinity", Sessions: 8, Seed: 3, Client: 2, Session: s("0000000000000001"), Turn: p(1),
-			SentS: 7, TTFB: f(1), TTFT: f(1), ITL: f(100), E2E: f(2),
+			SentS: 7, TTFB: f(1), TTFT: f(1.5), ITL: f(50), E2E: f(2),
 			PromptTokens: p(100), CachedTokens: p(64), OutputTokens: p(11), Replica: p(3), Decision: s("placed"), End: results.Finished,
 		},
 	}

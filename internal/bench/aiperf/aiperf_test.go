@@ -31,7 +31,9 @@ func requests() []results.Request {
 	failed := results.Request{Arm: "off", Sessions: 4, Seed: 1, Client: 1, Session: p("c"), Turn: p(1), SentS: 6, End: results.Failed, Error: p("refused: no replica")}
 	cut := finished("d", 0, 3, 20, 0.5, 0, 70, 64, 1)
 	cut.Arm, cut.End, cut.E2E, cut.ITL = "../x", results.Cut, nil, nil
-	return []results.Request{finished("a", 0, 1, 0, 0.5, 1.5, 100, 0, 11), alone, finished("a", 0, 2, 3, 0.1, 1, 120, 96, 11), agent, failed, cut}
+	second := finished("a", 0, 2, 3, 0.1, 1, 120, 96, 11)
+	second.TTFB = p(0.05)
+	return []results.Request{finished("a", 0, 1, 0, 0.5, 1.5, 100, 0, 11), alone, second, agent, failed, cut}
 }
 
 func records(t *testing.T, path string) []map[string]any {
@@ -65,7 +67,7 @@ func TestRecords(t *testing.T) {
 	want := map[string]any{
 		"metadata": map[string]any{
 			"session_num": 0.0, "x_request_id": "off-4-1-2", "x_correlation_id": "a", "conversation_id": "a", "turn_index": 1.0,
-			"request_start_ns": 3e9, "request_ack_ns": 3.1e9, "request_end_ns": 4e9,
+			"request_start_ns": 3e9, "request_ack_ns": 3.05e9, "request_end_ns": 4e9,
 			"worker_id": "client_0", "record_processor_id": "warden", "benchmark_phase": "profiling",
 			"was_cancelled": false, "cancellation_time_ns": nil, "agent_depth": 0.0, "parent_correlation_id": nil,
 		},

@@ -40,7 +40,7 @@ func BenchmarkFirstTokensAmong500Streams(b *testing.B) {
 				if _, err := fmt.Sscan(answers[len(answers)-1], (*int64)(&took)); err != nil || r.End != bench.Finished {
 					b.Errorf("%s %s: %v", r.End, r.Error, err)
 				}
-				added[round] = append(added[round], r.First-r.Sent-took)
+				added[round] = append(added[round], r.Token-r.Sent-took)
 				ask(session, round+1)
 			})
 		}

@@ -40,7 +40,7 @@ type flight struct {
 func (s *System) Send(r bench.Request, done func(bench.Result)) {
 	f := &flight{
 		s: s, to: s.to, ours: s.ours, turn: r.Turn,
-		result: bench.Result{Sent: s.Now(), First: -1, Last: -1, Prompt: -1, Cached: -1, Output: -1, Replica: -1},
+		result: bench.Result{Sent: s.Now(), First: -1, Token: -1, Last: -1, Prompt: -1, Cached: -1, Output: -1, Replica: -1},
 	}
 	c := s.conversation(r)
 	if c != nil {
@@ -137,8 +137,11 @@ func (f *flight) read(a *upstream.Answer) error {
 		if !ok {
 			continue
 		}
-		if f.piece(data) && f.result.First < 0 {
+		if f.result.First < 0 && !isPing(data) {
 			f.result.First = came.at
+		}
+		if f.piece(data) && f.result.Token < 0 {
+			f.result.Token = came.at
 		}
 		if f.result.Last < 0 && observer.Ending() != llmapi.EndNone {
 			f.result.Last = came.at
@@ -155,9 +158,6 @@ func (f *flight) read(a *upstream.Answer) error {
 	case llmapi.EndComplete:
 		if f.result.Last < 0 { // the end stood in a line that never ended
 			f.result.Last = came.at
-		}
-		if f.result.First < 0 { // an answer without a word
-			f.result.First = f.result.Last
 		}
 		return nil
 	case llmapi.EndAborted:
@@ -184,22 +184,35 @@ func (a *arrivals) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// piece takes the data of an event, and reports whether it holds a part of the
-// answer.
+// isPing tells Anthropic's keep-alive event, which anybody on the way may send
+// before there is an answer. Those of OpenAI's streams are comments.
+func isPing(data []byte) bool {
+	if !bytes.Contains(data, []byte(`"ping"`)) {
+		return false
+	}
+	var e struct{ Type string }
+	return json.Unmarshal(data, &e) == nil && e.Type == "ping"
+}
+
+// piece takes the data of an event, and reports whether it holds something that
+// the model generated: not the role, nor the announcement of an empty block.
 func (f *flight) piece(data []byte) bool {
-	if !bytes.Contains(data, []byte(`"delta"`)) {
+	if !bytes.Contains(data, []byte(`"delta"`)) && !bytes.Contains(data, []byte(`"content_block"`)) {
 		return false
 	}
 	var e struct {
-		Delta struct { // Anthropic
+		Block struct { // Anthropic; the announcement of a tool call has its name
+			Name string
+		} `json:"content_block"`
+		Delta struct {
 			Text, Thinking string
 			JSON           string `json:"partial_json"`
 		}
 		Choices []struct { // OpenAI
 			Delta struct {
-				Content, Reasoning string
-				ReasoningContent   string            `json:"reasoning_content"`
-				ToolCalls          []json.RawMessage `json:"tool_calls"`
+				Content, Reasoning, Refusal string
+				ReasoningContent            string            `json:"reasoning_content"`
+				ToolCalls                   []json.RawMessage `json:"tool_calls"`
 			}
 		}
 	}
@@ -207,10 +220,10 @@ func (f *flight) piece(data []byte) bool {
 		return false // what the stream is worth, its ending tells
 	}
 	f.text.WriteString(e.Delta.Text)
-	some := e.Delta.Text != "" || e.Delta.Thinking != "" || e.Delta.JSON != ""
+	some := e.Block.Name != "" || e.Delta.Text != "" || e.Delta.Thinking != "" || e.Delta.JSON != ""
 	for _, c := range e.Choices {
 		f.text.WriteString(c.Delta.Content)
-		some = some || c.Delta.Content != "" || c.Delta.Reasoning != "" || c.Delta.ReasoningContent != "" || len(c.Delta.ToolCalls) > 0
+		some = some || c.Delta.Content != "" || c.Delta.Reasoning != "" || c.Delta.ReasoningContent != "" || c.Delta.Refusal != "" || len(c.Delta.ToolCalls) > 0
 	}
 	return some
 }

@@ -2,10 +2,12 @@ package live
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,8 +26,8 @@ func TestTurnsOfASession(t *testing.T) {
 			if got.End != bench.Finished || got.Prompt != 100 || got.Cached != 40 || got.Output != 7 || got.Replica != -1 || got.Reason != "" {
 				t.Errorf("result %+v", got)
 			}
-			if !(got.Sent <= got.First && got.First <= got.Last) {
-				t.Errorf("sent at %v, first token at %v, last at %v", got.Sent, got.First, got.Last)
+			if !(got.Sent <= got.First && got.First <= got.Token && got.Token <= got.Last) {
+				t.Errorf("sent at %v, first event at %v, first token at %v, last at %v", got.Sent, got.First, got.Token, got.Last)
 			}
 			turn.Messages = append(turn.Messages,
 				bench.Message{Role: bench.Assistant, Spans: []bench.Span{turn.Answer}, AnswerOf: 1},
@@ -251,32 +253,65 @@ func TestUsageThatIsMissing(t *testing.T) {
 	}
 }
 
-// The first token is the first piece that says something: not the role, not the
-// announcement of a block.
-func TestFirstToken(t *testing.T) {
-	for _, d := range Dialects() {
-		began, speak := make(chan struct{}), make(chan struct{})
-		e := newEndpoint(t, func(w *stream, r *http.Request) {
-			w.begin()
-			close(began)
-			<-speak
-			w.answer("yes")
-		})
-		s := newSystem(t, e.url, func(o *Options) { o.Dialect = d })
-		var spoke time.Duration
-		ended := false
-		s.Send(bench.Request{Session: 7, Turn: question(4)}, func(r bench.Result) {
-			ended = true
-			if r.First < spoke {
-				t.Errorf("%s: first token at %v, but nothing was said before %v", d, r.First, spoke)
-			}
-		})
-		<-began
-		spoke = s.Now()
-		close(speak)
-		if err := s.Run(context.Background(), maxWait, func() bool { return ended }); err != nil {
-			t.Fatal(err)
+// An answer begins with its first event, whatever is in it, and its first token
+// is the first thing that was generated: neither is what only keeps the connection
+// alive.
+func TestFirstEventAndFirstToken(t *testing.T) {
+	anthropic := func(block, delta string) []string {
+		return []string{
+			`{"type":"message_start","message":{"usage":{"input_tokens":99,"output_tokens":0}}}`,
+			`{"type":"content_block_start","index":0,"content_block":` + block + `}`,
+			`{"type":"content_block_delta","index":0,"delta":` + delta + `}`,
 		}
+	}
+	openAI := func(delta string) []string {
+		return []string{
+			`{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`,
+			`{"choices":[{"index":0,"delta":` + delta + `,"finish_reason":null}]}`,
+		}
+	}
+	for name, tc := range map[string]struct {
+		dialect Dialect
+		events  []string
+		token   int // which of them is the first token
+	}{
+		"text":                       {Anthropic, anthropic(`{"type":"text","text":""}`, `{"type":"text_delta","text":"yes"}`), 2},
+		"thinking":                   {Anthropic, anthropic(`{"type":"thinking","thinking":""}`, `{"type":"thinking_delta","thinking":"so"}`), 2},
+		"a tool call":                {Anthropic, anthropic(`{"type":"tool_use","id":"t1","name":"read","input":{}}`, `{"type":"input_json_delta","partial_json":"{}"}`), 1},
+		"a signature alone":          {Anthropic, anthropic(`{"type":"thinking","thinking":""}`, `{"type":"signature_delta","signature":"x"}`), -1},
+		"text from chat":             {OpenAI, openAI(`{"content":"yes"}`), 1},
+		"thinking from chat":         {OpenAI, openAI(`{"reasoning_content":"so"}`), 1},
+		"thinking in its new name":   {OpenAI, openAI(`{"reasoning":"so"}`), 1},
+		"a tool call from chat":      {OpenAI, openAI(`{"tool_calls":[{"index":0,"id":"t1","function":{"name":"read"}}]}`), 1},
+		"nothing at all, from chat":  {OpenAI, openAI(`{"content":""}`), -1},
+		"a word in the role's chunk": {OpenAI, []string{`{"choices":[{"index":0,"delta":{"role":"assistant","content":"yes"}}]}`}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				// Keep-alives come after one second, an event each second after it.
+				network := make(pipes)
+				e := newEndpointOn(t, network, func(w *stream, r *http.Request) {
+					time.Sleep(time.Second)
+					w.w.Header().Set("Content-Type", "text/event-stream")
+					fmt.Fprint(w.w, ": waiting\n\nevent: ping\ndata: {\"type\": \"ping\"}\n\n")
+					w.w.(http.Flusher).Flush()
+					for _, event := range tc.events {
+						time.Sleep(time.Second)
+						w.event("%s", event)
+					}
+					w.end(100, 40, 7)
+				})
+				s := newSystem(t, e.url, func(o *Options) { o.Dialect, o.Dial = tc.dialect, network.dial })
+				got := send(t, s, bench.Request{Session: 7, Turn: question(4)})[0]
+				want := bench.Result{Sent: got.Sent, First: got.Sent + 2*time.Second, Token: -1}
+				if tc.token >= 0 {
+					want.Token = want.First + time.Duration(tc.token)*time.Second
+				}
+				if got.End != bench.Finished || got.First != want.First || got.Token != want.Token {
+					t.Errorf("%s %s, first event at %v, first token at %v; want %v and %v", got.End, got.Error, got.First, got.Token, want.First, want.Token)
+				}
+			})
+		})
 	}
 }
 

@@ -61,6 +61,11 @@ func newEndpoint(t *testing.T, script func(w *stream, r *http.Request)) *endpoin
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newEndpointOn(t, l, script)
+}
+
+func newEndpointOn(t *testing.T, l net.Listener, script func(w *stream, r *http.Request)) *endpoint {
+	t.Helper()
 	e := &endpoint{t: t, script: script}
 	e.url = mustURL(t, "http://"+l.Addr().String())
 	server := &http.Server{Handler: e}
@@ -148,6 +153,25 @@ func mustURL(t testing.TB, text string) *url.URL {
 		t.Fatal(err)
 	}
 	return u
+}
+
+// pipes is a listener without a network, for tests in a bubble of synctest.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+
+func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
+	near, far := net.Pipe()
+	p <- far
+	return near, nil
 }
 
 // newSystem is a System in front of a target, closed with the test.

@@ -4,13 +4,14 @@ package results
 //
 // Turns count when they finished within the step; what was cut off at its end is
 // in Cut alone, what failed in Failed alone. Times are seconds at the client. A
-// turn that was cut after its first token gives a TTFB and nothing else.
+// turn that was cut after its answer began gives a TTFB, after its first token a
+// TTFT, and nothing else.
 type Measures struct {
 	// The columns of the published table, in its order.
 
 	SessionsPerHour    *float64 `json:"sessions_per_hour"`     // sessions that came to their end, per hour of load
 	OutputTokensPerMin *float64 `json:"output_tokens_per_min"` // answer tokens of finished turns, per minute of load
-	TTFBP50            *float64 `json:"ttfb_p50_s"`            // TTFB, from sending a turn to its first streamed token: median
+	TTFBP50            *float64 `json:"ttfb_p50_s"`            // TTFB, from sending a turn to the first event of its answer, which an engine sends with the first token: median
 	TTFBP95            *float64 `json:"ttfb_p95_s"`            // TTFB: 95th percentile
 	// ReplicasBusy is the number of replicas with requests running, averaged over
 	// the time of load.
@@ -28,6 +29,8 @@ type Measures struct {
 	TTFBP99      *float64 `json:"ttfb_p99_s"`     // TTFB: 99th percentile
 	TTFBMax      *float64 `json:"ttfb_max_s"`     // TTFB: the longest
 	TTFBMean     *float64 `json:"ttfb_mean_s"`    // TTFB: mean
+	TTFTP50      *float64 `json:"ttft_p50_s"`     // TTFT, from sending a turn to the first generated text, thinking or tool call: median
+	TTFTP95      *float64 `json:"ttft_p95_s"`     // TTFT: 95th percentile
 	ITLMean      *float64 `json:"itl_mean_ms"`    // mean over turns of their mean time between tokens
 	E2EP50       *float64 `json:"e2e_p50_s"`      // E2E, from sending a turn to its end: median
 	E2EP95       *float64 `json:"e2e_p95_s"`      // E2E: 95th percentile
@@ -83,6 +86,8 @@ func Columns() []Column {
 		{"ttfb_p99_s", "TTFB p99 s", 2, Lower, func(m *Measures) **float64 { return &m.TTFBP99 }},
 		{"ttfb_max_s", "TTFB max s", 2, Lower, func(m *Measures) **float64 { return &m.TTFBMax }},
 		{"ttfb_mean_s", "TTFB mean s", 2, Lower, func(m *Measures) **float64 { return &m.TTFBMean }},
+		{"ttft_p50_s", "TTFT p50 s", 2, Lower, func(m *Measures) **float64 { return &m.TTFTP50 }},
+		{"ttft_p95_s", "TTFT p95 s", 2, Lower, func(m *Measures) **float64 { return &m.TTFTP95 }},
 		{"itl_mean_ms", "ITL mean ms", 1, Lower, func(m *Measures) **float64 { return &m.ITLMean }},
 		{"e2e_p50_s", "E2E p50 s", 2, Lower, func(m *Measures) **float64 { return &m.E2EP50 }},
 		{"e2e_p95_s", "E2E p95 s", 2, Lower, func(m *Measures) **float64 { return &m.E2EP95 }},

@@ -21,9 +21,9 @@ type Request struct {
 	Turn    *int    `json:"turn"`    // number in the conversation, from 1
 
 	SentS float64  `json:"sent_s"` // seconds since the run began
-	TTFB  *float64 `json:"ttfb_s"` // to the first byte of the streamed answer
-	TTFT  *float64 `json:"ttft_s"` // to its first token; the same moment where only one is known
-	ITL   *float64 `json:"itl_ms"` // mean time between tokens
+	TTFB  *float64 `json:"ttfb_s"` // to the first event of the streamed answer; keep-alives are none
+	TTFT  *float64 `json:"ttft_s"` // to its first piece of generated text, thinking or tool call
+	ITL   *float64 `json:"itl_ms"` // mean time between tokens, from TTFT to the end
 	E2E   *float64 `json:"e2e_s"`  // to the end of a finished answer
 
 	PromptTokens *int `json:"prompt_tokens"` // by the engine's count

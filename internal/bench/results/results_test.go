@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -134,6 +135,27 @@ func TestWriteAndRead(t *testing.T) {
 	}
 	if _, err := Read(filepath.Join(dir, "absent")); err == nil {
 		t.Error("a folder that is not there was read")
+	}
+}
+
+// A file of before a column was there is one in which it was not measured.
+func TestAFileWithoutAColumnOfToday(t *testing.T) {
+	data, err := sample().JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := Parse(regexp.MustCompile(`(?m)^\s*"ttft_.*\n`).ReplaceAll(data, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(sample(), old); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	now := sample()
+	now.Arms[0].Steps[0].TTFTP50 = figure(1)
+	compared, err := Compare(old, now)
+	if err != nil || strings.Contains(ComparisonTable(compared), "TTFT") || !strings.Contains(ComparisonTable(compared), "prefix hits") {
+		t.Errorf("compared with a file of today: %v\n%s", err, ComparisonTable(compared))
 	}
 }
 
