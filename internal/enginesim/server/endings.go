@@ -77,6 +77,19 @@ func freezeSteps(p *process, f failure) []step {
 	return []step{{0, func() { e.hold(f.rank) }}, {f.lasts, func() { e.release(f.rank) }}}
 }
 
+func slowSteps(p *process, f failure) []step {
+	e := p.engine
+	if f.rank >= e.ranks() {
+		return nil // the process came back with fewer
+	}
+	var end func()
+	steps := []step{{0, func() { end = e.slow(f.rank, f.factor) }}}
+	if f.lasts > 0 {
+		steps = append(steps, step{f.lasts, func() { end() }})
+	}
+	return steps
+}
+
 func (e *engine) everyRank() []int {
 	ranks := make([]int, e.ranks())
 	for rank := range ranks {

@@ -27,6 +27,7 @@ type engine struct {
 	figures []*figures           // guarded by mu: by rank
 	aborted []int64              // guarded by mu: by rank, sequences that abort ended
 	halts   []halt               // guarded by mu: by rank
+	slowed  []slowness           // guarded by mu: by rank
 	gone    error                // guarded by mu: why no sequence is taken any more
 }
 
@@ -51,7 +52,7 @@ type requestParams struct{ maxTokens, n int }
 func newEngine(box *enginesim.Box, speed float64, modelLen int) *engine {
 	e := &engine{
 		speed: speed, epoch: time.Now(), box: box, live: map[uint64]*sequence{},
-		aborted: make([]int64, box.Ranks()), halts: make([]halt, box.Ranks()),
+		aborted: make([]int64, box.Ranks()), halts: make([]halt, box.Ranks()), slowed: make([]slowness, box.Ranks()),
 	}
 	for range box.Ranks() {
 		e.wakes = append(e.wakes, make(chan struct{}, 1))
@@ -121,6 +122,7 @@ func (e *engine) runRank(ctx context.Context, rank int) {
 	for ctx.Err() == nil && e.lockRunning(ctx, rank) {
 		began := time.Now()
 		took, busy := e.box.Begin(e.now(), rank)
+		took = e.slowed[rank].of(took)
 		e.mu.Unlock()
 		if !busy {
 			select {

@@ -327,6 +327,42 @@ func TestTwoFreezesOfARankEndWithTheLater(t *testing.T) {
 	})
 }
 
+// A slow rank takes so many times as long, for as long as was said last.
+func TestSlowRank(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := serve(t, recorded(t))
+		unique := 0
+		took := func(rank int) time.Duration {
+			unique++
+			began := time.Now()
+			expect(t, "a request", n.ask(pinned(rank, false, unique), time.Minute), "200 ")
+			return time.Since(began)
+		}
+		took(0)
+		took(1) // what all of them have in common is cached now
+		usual := took(0)
+		check := func(when string, rank int, want time.Duration) {
+			t.Helper()
+			if got := took(rank); got != want {
+				t.Errorf("%s: %v, want %v", when, got, want)
+			}
+		}
+		n.fail(t, "slow,rank=0,factor=3,for=10s")
+		check("while it is slow", 0, 3*usual)
+		check("the other rank", 1, usual)
+		time.Sleep(10 * time.Second)
+		check("after its time", 0, usual)
+
+		n.fail(t, "slow,rank=0,factor=3,for=10s")
+		n.fail(t, "slow,rank=0,factor=5")
+		time.Sleep(11 * time.Second)
+		check("slowed again before the first had ended", 0, 5*usual)
+		n.fail(t, "slow,rank=0,factor=1")
+		check("when it is told to stop", 0, usual)
+	})
+}
+
 // The recording sigterm.txt of those who come after the signal.
 func TestNewcomersWhileTheServerStops(t *testing.T) {
 	t.Parallel()
@@ -508,7 +544,7 @@ func TestFailNeedsARunningServer(t *testing.T) {
 func TestServerEndsInTheMiddleOfFailures(t *testing.T) {
 	t.Parallel()
 	for _, spec := range []string{
-		"die@1h", "die,rank=1", "die,shell,down=1h", "die,down=1h", "stop,timeout=1h", "restart,down=1h", "freeze,for=1h",
+		"die@1h", "die,rank=1", "die,shell,down=1h", "die,down=1h", "stop,timeout=1h", "restart,down=1h", "freeze,for=1h", "slow,for=1h",
 		"reset,for=1h", "slow-headers,delay=1h", "metrics,mode=hang",
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -32,6 +32,7 @@ type failure struct {
 	delay      time.Duration
 	retryAfter time.Duration
 	mode       string
+	factor     float64
 }
 
 // pair is one key of a failure with its value.
@@ -115,6 +116,12 @@ func (f *failure) set(key, value string) error {
 			return fmt.Errorf("%s is %q: give a number above 0 and at most 1", key, value)
 		}
 		f.share = share
+	case "factor":
+		factor, err := strconv.ParseFloat(value, 64)
+		if err != nil || !(factor >= 1 && factor <= maxFactor) {
+			return fmt.Errorf("%s is %q: give a number from 1 to %d", key, value, maxFactor)
+		}
+		f.factor = factor
 	case "path":
 		if !strings.HasPrefix(value, "/") {
 			return fmt.Errorf("%s is %q: give the beginning of a path, like /v1/", key, value)
@@ -127,6 +134,9 @@ func (f *failure) set(key, value string) error {
 	}
 	return nil
 }
+
+// maxFactor is more than any card that still counts as running.
+const maxFactor = 1000
 
 func setTime(into *time.Duration, key, value string) error {
 	d, err := time.ParseDuration(value)

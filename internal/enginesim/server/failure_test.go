@@ -18,6 +18,7 @@ func TestFailuresAreReadAsTheyAreWritten(t *testing.T) {
 		"restart":                        {down: 10 * time.Second},
 		"freeze@1m30s":                   {at: 90 * time.Second, lasts: 20 * time.Second},
 		"freeze,for=1s":                  {lasts: time.Second},
+		"slow,rank=1,factor=2.5,for=1s":  {rank: 1, factor: 2.5, lasts: time.Second},
 		"reset,reused=true,share=.5":     {share: .5, reused: true},
 		"cut":                            {share: 1, after: 3, how: "close"},
 		"cut,after=0,how=end,count=2":    {share: 1, how: "end", count: 2},
@@ -43,7 +44,7 @@ func TestFailuresAreReadAsTheyAreWritten(t *testing.T) {
 func TestWrongFailuresAreExplained(t *testing.T) {
 	t.Parallel()
 	for spec, want := range map[string]string{
-		"":                    `"" does not exist: choose one of die, stop, restart, freeze, reset, cut, slow-headers, busy, metrics`,
+		"":                    `"" does not exist: choose one of die, stop, restart, freeze, slow, reset, cut, slow-headers, busy, metrics`,
 		"@3s":                 `"" does not exist`,
 		"explode":             `"explode" does not exist`,
 		"die@soon":            `at is "soon": give a time with its unit`,
@@ -60,6 +61,8 @@ func TestWrongFailuresAreExplained(t *testing.T) {
 		"reset,path=v1":       `path is "v1"`,
 		"reset,reused=maybe":  `reused is "maybe": give true or false`,
 		"metrics,mode=pretty": `mode is "pretty": choose one of 500, hang,`,
+		"slow,factor=.5":      `factor is ".5": give a number from 1 to 1000`,
+		"slow,factor=NaN":     `factor is "NaN"`,
 		"freeze,":             `freeze has no key ""`,
 	} {
 		_, err := parseFailure(spec)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"lmwarden/internal/enginesim"
 )
@@ -45,6 +46,37 @@ func (e *engine) release(rank int) {
 	if h.held--; h.held == 0 {
 		close(h.resumed)
 		*h = halt{}
+	}
+}
+
+// slowness is what makes the steps of a rank last longer. The zero value does not.
+type slowness struct {
+	factor  float64
+	changes int // tells who changed it last
+}
+
+func (s slowness) of(step time.Duration) time.Duration {
+	if s.factor == 0 {
+		return step
+	}
+	return time.Duration(float64(step) * s.factor)
+}
+
+// slow makes the steps of a rank that begin from now on take factor times as long.
+// end undoes it, if nobody has slowed the rank again since.
+func (e *engine) slow(rank int, factor float64) (end func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := &e.slowed[rank]
+	s.factor = factor
+	s.changes++
+	mine := s.changes
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if s.changes == mine {
+			s.factor = 1
+		}
 	}
 }
 

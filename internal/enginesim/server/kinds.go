@@ -45,6 +45,10 @@ func kinds() []kind {
 			help: "The engine of rank= hangs (SIGSTOP) for= a time (20s) and goes on.",
 		},
 		{
+			name: "slow", keys: "rank factor for", steps: slowSteps, defaults: failure{factor: 2},
+			help: "The steps of rank= take factor= times as long (2), for= a time or to the end; factor=1 ends it.",
+		},
+		{
 			name: "reset", keys: requests + " reused", answer: resetConnection, defaults: failure{share: 1},
 			help: "The connection is reset before an answer; reused=true: only one that served a request before.",
 		},
