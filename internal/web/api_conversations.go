@@ -140,15 +140,42 @@ type turn struct {
 	Completion count  `json:"completion_tokens"`
 	TTFB       number `json:"ttfb_s"`
 	Duration   number `json:"duration_s"`
+	Waited     number `json:"waited_s"`
 	Cause      text   `json:"cause"`
 	Reread     int64  `json:"reread_tokens"`
+	Changed    *place `json:"changed"`
+}
+
+// place is where a client changed its own prompt.
+type place struct {
+	Part    string `json:"part"`
+	Message count  `json:"message"` // from 0, of the part "message" only
+	Byte    count  `json:"byte"`
+	Offset  count  `json:"offset"`
+	Within  count  `json:"within"`
+}
+
+// placeOf is nil when nothing was changed.
+func placeOf(c stats.Change) *place {
+	if c.Part == "" {
+		return nil
+	}
+	p := place{Part: c.Part, Message: -1, Byte: count(c.Byte), Offset: count(c.Offset), Within: count(c.Within)}
+	if c.Part == "message" {
+		p.Message = count(c.Message)
+	}
+	if c.Offset < 0 {
+		p.Within = -1
+	}
+	return &p
 }
 
 func turnOf(t stats.Turn) turn {
 	out := turn{
 		Time: stamp(t.Time), Replica: count(t.Replica), From: count(t.From), Reason: t.Reason, Why: text(t.Why), Outcome: text(t.Outcome),
 		Prompt: count(t.Prompt), Cached: count(t.Cached), Completion: count(t.Completion),
-		TTFB: number(math.NaN()), Duration: number(t.Duration.Seconds()), Cause: text(t.Cause), Reread: t.Reread,
+		TTFB: number(math.NaN()), Duration: number(t.Duration.Seconds()), Waited: number(t.Waited.Seconds()), Cause: text(t.Cause), Reread: t.Reread,
+		Changed: placeOf(t.Changed),
 	}
 	if t.TTFB > 0 {
 		out.TTFB = number(t.TTFB.Seconds())
@@ -193,7 +220,7 @@ func (h *Handler) getConversation(w http.ResponseWriter, r *http.Request) {
 				d := e.Decision
 				body.History = append(body.History, turn{
 					Time: stamp(e.Time), RequestID: text(e.RequestID), Replica: count(d.Replica), From: count(d.From), Reason: string(d.Reason), Why: text(d.Why),
-					Prompt: -1, Cached: -1, Completion: -1, TTFB: number(math.NaN()), Duration: number(math.NaN()),
+					Prompt: -1, Cached: -1, Completion: -1, TTFB: number(math.NaN()), Duration: number(math.NaN()), Waited: number(d.Waited.Seconds()),
 				})
 			}
 		}

@@ -156,6 +156,10 @@ type requestPoint struct {
 	DurationP50  number `json:"duration_p50_s"`
 	DurationP95  number `json:"duration_p95_s"`
 	DurationP99  number `json:"duration_p99_s"`
+	Waited       int64  `json:"waited"` // requests that the gateway held
+	WaitedP50    number `json:"waited_p50_s"`
+	WaitedP95    number `json:"waited_p95_s"`
+	WaitedP99    number `json:"waited_p99_s"`
 }
 
 func requestPointOf(p stats.RequestPoint, g group) requestPoint {
@@ -169,6 +173,7 @@ func requestPointOf(p stats.RequestPoint, g group) requestPoint {
 		stamp(p.Time), g, p.Requests, p.OK, p.ClientError, p.EngineError, p.GatewayError, p.Cancelled, p.Placed, p.Stayed, p.Spilled, p.Moved,
 		at(p.TTFB, p.TTFB.P50), at(p.TTFB, p.TTFB.P95), at(p.TTFB, p.TTFB.P99),
 		at(p.Duration, p.Duration.P50), at(p.Duration, p.Duration.P95), at(p.Duration, p.Duration.P99),
+		p.Waited.Count, at(p.Waited, p.Waited.P50), at(p.Waited, p.Waited.P95), at(p.Waited, p.Waited.P99),
 	}
 }
 
@@ -196,7 +201,7 @@ func (h *Handler) getRequests(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if asCSV {
-		rows := [][]string{{"time", "group", "requests", "ok", "client_error", "engine_error", "gateway_error", "cancelled", "placed", "stayed", "spilled", "moved", "ttfb_p50_s", "ttfb_p95_s", "ttfb_p99_s", "duration_p50_s", "duration_p95_s", "duration_p99_s"}}
+		rows := [][]string{{"time", "group", "requests", "ok", "client_error", "engine_error", "gateway_error", "cancelled", "placed", "stayed", "spilled", "moved", "ttfb_p50_s", "ttfb_p95_s", "ttfb_p99_s", "duration_p50_s", "duration_p95_s", "duration_p99_s", "waited", "waited_p50_s", "waited_p95_s", "waited_p99_s"}}
 		for _, p := range points {
 			row := []string{rfc3339(p.Time.time()), p.Group.name}
 			for _, n := range []int64{p.Requests, p.OK, p.ClientError, p.EngineError, p.GatewayError, p.Cancelled, p.Placed, p.Stayed, p.Spilled, p.Moved} {
@@ -205,6 +210,7 @@ func (h *Handler) getRequests(w http.ResponseWriter, r *http.Request) {
 			for _, n := range []number{p.TTFBP50, p.TTFBP95, p.TTFBP99, p.DurationP50, p.DurationP95, p.DurationP99} {
 				row = append(row, n.csv())
 			}
+			row = append(row, digits(p.Waited), p.WaitedP50.csv(), p.WaitedP95.csv(), p.WaitedP99.csv())
 			rows = append(rows, row)
 		}
 		writeCSV(w, "requests.csv", rows)

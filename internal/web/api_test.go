@@ -221,7 +221,7 @@ func TestConversations(t *testing.T) {
 	sameJSON(t, `{"conversations": [`+one+`}], "next": "next-page"}`, get("/api/conversations?limit=1"))
 	sameJSON(t, two+`, "history": [], "before": null}`, get("/api/conversations/"+second))
 	const unmeasured = `"outcome": null, "prompt_tokens": null, "cached_tokens": null, "completion_tokens": null,
-		"ttfb_s": null, "duration_s": null, "cause": null, "reread_tokens": 0`
+		"ttfb_s": null, "duration_s": null, "waited_s": 0, "cause": null, "reread_tokens": 0, "changed": null`
 	sameJSON(t, one+`, "before": null, "history": [
 		{"time": "2026-10-04T11:11:55Z", "request_id": "r1", "replica": 3, "from": 3, "reason": "stayed", "why": null, `+unmeasured+`},
 		{"time": "2026-10-04T11:11:57Z", "request_id": "r3", "replica": 2, "from": 3, "reason": "moved", "why": "home down", `+unmeasured+`},

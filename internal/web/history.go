@@ -229,18 +229,33 @@ func tokenCharts(f frame, q stats.Query, points []stats.TokenPoint, now time.Tim
 	return prompt, completion
 }
 
-// latencyChart draws the median and the tail of the time to the first byte.
-func latencyChart(f frame, q stats.Query, points []stats.RequestPoint) chart {
+// quantileChart draws the median and the tail of a time.
+func quantileChart(f frame, q stats.Query, points []stats.RequestPoint, of func(*stats.RequestPoint) stats.Quantiles) chart {
 	columns := columnsOf(q)
 	p50, p95 := unknown(len(columns)), unknown(len(columns))
-	for i, p := range points[:min(len(points), len(columns))] {
-		if p.TTFB.Count > 0 {
-			p50[i], p95[i] = p.TTFB.P50.Seconds(), p.TTFB.P95.Seconds()
+	for i := range points[:min(len(points), len(columns))] {
+		if d := of(&points[i]); d.Count > 0 {
+			p50[i], p95[i] = d.P50.Seconds(), d.P95.Seconds()
 		}
 	}
-	c := lines(f, columns, seconds, 0.01, series{"p50", "p50", p50}, series{"p95", "p95", p95})
+	return lines(f, columns, seconds, 0.01, series{"p50", "p50", p50}, series{"p95", "p95", p95})
+}
+
+func ttfbOf(p *stats.RequestPoint) stats.Quantiles   { return p.TTFB }
+func waitedOf(p *stats.RequestPoint) stats.Quantiles { return p.Waited }
+
+// latencyChart draws the time to the first byte, waitChart the wait before it.
+func latencyChart(f frame, q stats.Query, points []stats.RequestPoint) chart {
+	c := quantileChart(f, q, points, ttfbOf)
 	c.Summary = "Time to the first byte, median and 95th percentile, " + spoken(q) + "."
 	c.Caption = "Time to the first byte at the client, logarithmic. High: prompts are read again, or requests wait."
+	return c
+}
+
+func waitChart(f frame, q stats.Query, points []stats.RequestPoint) chart {
+	c := quantileChart(f, q, points, waitedOf)
+	c.Summary = "Time that requests waited at the gateway, median and 95th percentile of those that did, " + spoken(q) + "."
+	c.Caption = "How long requests waited at the gateway until their replica had room, logarithmic; those that went on at once are not in it. High: more work than the caches hold."
 	return c
 }
 

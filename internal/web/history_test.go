@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"lmwarden/internal/access"
 	"lmwarden/internal/bench/results"
 	"lmwarden/internal/session"
@@ -56,9 +58,11 @@ func (f *fakeHistory) Requests(_ context.Context, q stats.Query) (stats.RequestC
 			if n > 0 {
 				p.TTFB = stats.Quantiles{Count: n, P50: 380 * time.Millisecond, P95: 2800 * time.Millisecond, P99: 3 * time.Second}
 				p.Duration = p.TTFB
+				p.Waited = stats.Quantiles{Count: n / 10, P50: 4 * time.Second, P95: 9 * time.Second, P99: 10 * time.Second}
 			}
 			s.Points = append(s.Points, p)
 			s.Total.Requests += n
+			s.Total.Waited = stats.Quantiles{Count: s.Total.Requests / 10, P50: 4 * time.Second, P95: 9 * time.Second, P99: 10 * time.Second}
 			s.Total.OK += n
 			s.Total.TTFB, s.Total.Duration = stats.Quantiles{Count: s.Total.Requests, P50: 380 * time.Millisecond, P95: 2800 * time.Millisecond, P99: 3 * time.Second}, p.Duration
 		}
@@ -143,9 +147,9 @@ func turnsOfOne(name string) []stats.Turn {
 		return stats.Record{Replica: replica, From: from, Reason: reason, Why: why, Outcome: "ok", TTFB: 300 * time.Millisecond, Prompt: prompt, Cached: cached, Completion: 100}
 	}
 	moved := ok(1, 2, "moved", "home down", 13_200, 0)
-	moved.Cause, moved.Reread = "moved", 12_900
+	moved.Cause, moved.Reread, moved.Waited = "moved", 12_900, 1500*time.Millisecond
 	changed := ok(1, stats.NoReplica, "stayed", "", 14_600, 9700)
-	changed.Cause, changed.Reread, changed.Changed = "changed-prompt", 4900, stats.Change{Part: "message", Message: 5, Byte: 38_204}
+	changed.Cause, changed.Reread, changed.Changed = "changed-prompt", 4900, stats.Change{Part: "message", Message: 5, Byte: 38_204, Offset: 1216, Within: 64}
 	return []stats.Turn{
 		add(5, -time.Second, stats.Record{Replica: 1, From: stats.NoReplica, Reason: "stayed", Outcome: "engine_error", Prompt: -1, Cached: -1, Completion: -1}),
 		add(4, -10*time.Second, changed),
@@ -229,5 +233,31 @@ func TestConsolesShareAnswers(t *testing.T) {
 	}
 	if n := f.asked.Load(); n != 3 {
 		t.Errorf("an error is not kept: asked %d times", n)
+	}
+}
+
+// A place in a prompt as the API and a page tell it.
+func TestWhereAClientChangedItsPrompt(t *testing.T) {
+	for _, tt := range []struct {
+		change stats.Change
+		api    *place
+		says   string
+	}{
+		{stats.Change{}, nil, ""},
+		{stats.Change{Part: "message", Message: 2, Byte: -1, Offset: -1}, &place{"message", 2, -1, -1, -1},
+			"Message 3 is not what it sent a turn before."},
+		{stats.Change{Part: "message", Byte: 40, Offset: 0, Within: 1}, &place{"message", 0, 40, 0, 1},
+			"Message 1 is not what it sent a turn before: changed at byte 0 of the message, within 1 byte; the message begins at byte 40 of the request."},
+		{stats.Change{Part: "system", Byte: 12, Offset: 2048, Within: 0}, &place{"system", -1, 12, 2048, 0},
+			"The system text is not what it sent a turn before: it ends at byte 2,048; the system text begins at byte 12 of the request."},
+		{stats.Change{Part: "tools", Byte: -1, Offset: -1}, &place{"tools", -1, -1, -1, -1},
+			"The list of tools is not what it sent a turn before."},
+	} {
+		if diff := cmp.Diff(tt.api, placeOf(tt.change)); diff != "" {
+			t.Error(diff)
+		}
+		if got := changeSentence(tt.change); tt.says != "" && got != tt.says {
+			t.Errorf("%q, want %q", got, tt.says)
+		}
 	}
 }

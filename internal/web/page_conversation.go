@@ -42,6 +42,7 @@ type turnRow struct {
 	Failed          bool
 	Prompt, Output  string
 	Cached          bar
+	Waited          string
 	TTFB, Duration  string
 }
 
@@ -140,6 +141,9 @@ func turnsOf(turns []stats.Turn, replicas, total int, numbered bool) (chart, []t
 		if gap := begun.Sub(ended); !ended.IsZero() && gap >= time.Minute {
 			col.Note = "after " + shortSpan(gap)
 		}
+		if t.Waited >= time.Second {
+			col.Note = "waited " + shortSpan(t.Waited)
+		}
 		if col.Failure {
 			col.Note = "✕ " + strings.ReplaceAll(t.Outcome, "_", " ")
 		}
@@ -180,7 +184,7 @@ func replicaText(replica int) string {
 
 func turnRowOf(t *stats.Turn, replicas int) turnRow {
 	row := turnRow{Time: t.Time, Replica: replicaText(t.Replica), Colour: "rep", Reason: t.Reason, Why: t.Why, Outcome: strings.ReplaceAll(t.Outcome, "_", " "), Failed: failed(t),
-		Prompt: dash, Output: dash, Cached: barOf("hit", percent(math.NaN())), TTFB: dash, Duration: seconds(t.Duration.Seconds())}
+		Prompt: dash, Output: dash, Cached: barOf("hit", percent(math.NaN())), Waited: dash, TTFB: dash, Duration: seconds(t.Duration.Seconds())}
 	if t.Replica >= 0 {
 		row.Colour = replicaColour(t.Replica, replicas)
 	}
@@ -192,6 +196,9 @@ func turnRowOf(t *stats.Turn, replicas int) turnRow {
 	}
 	if t.Completion >= 0 {
 		row.Output = tokens(t.Completion)
+	}
+	if t.Waited > 0 {
+		row.Waited = seconds(t.Waited.Seconds())
 	}
 	if t.TTFB > 0 {
 		row.TTFB = seconds(t.TTFB.Seconds())
@@ -205,25 +212,45 @@ func rereadOf(name string, t *stats.Turn) (rereadNote, bool) {
 		return rereadNote{}, false
 	}
 	n := rereadNote{Level: bad, Strong: fmt.Sprintf("%s read %s tokens again.", capital(name), tokens(t.Reread)), Rest: " " + causeExplained(t.Cause)}
-	if p := t.Changed.Part; p != "" {
+	if t.Changed.Part != "" {
 		n.Level = warn
-		switch p {
-		case "message":
-			n.Rest += fmt.Sprintf(" Message %d differs from the one that it sent a turn before", t.Changed.Message+1)
-		case "attribution":
-			n.Rest += " It is Claude Code’s attribution line, which changes at the start of the prompt: set CLAUDE_CODE_ATTRIBUTION_HEADER=0"
-		default:
-			n.Rest += fmt.Sprintf(" The part %q differs from that of the turn before", p)
-		}
-		if t.Changed.Byte >= 0 && p != "attribution" {
-			n.Rest += fmt.Sprintf("; it begins at byte %s of the request", thousands(t.Changed.Byte))
-		}
-		n.Rest += "."
+		n.Rest += " " + changeSentence(t.Changed)
 	}
 	if (t.Reason == string(routing.Moved) || t.Reason == string(routing.Spilled)) && t.From >= 0 && t.Replica >= 0 {
 		n.Rest += fmt.Sprintf(" It was at replica %d (%s) and went to %d.", t.From, t.Why, t.Replica)
 	}
 	return n, true
+}
+
+// changeSentence says what a client changed of its own prompt, and where.
+func changeSentence(c stats.Change) string {
+	var text, part string
+	switch c.Part {
+	case "attribution":
+		return "It is Claude Code’s attribution line, which changes at the start of the prompt: set CLAUDE_CODE_ATTRIBUTION_HEADER=0."
+	case "message":
+		part = "message"
+		text = fmt.Sprintf("Message %d is not what it sent a turn before", c.Message+1)
+	case "system":
+		part = "system text"
+		text = "The system text is not what it sent a turn before"
+	case "tools":
+		part = "list of tools"
+		text = "The list of tools is not what it sent a turn before"
+	default:
+		part = "part"
+		text = fmt.Sprintf("The part %q is not what it sent a turn before", c.Part)
+	}
+	switch {
+	case c.Offset >= 0 && c.Within > 0:
+		text += fmt.Sprintf(": changed at byte %s of the %s, within %s", thousands(c.Offset), part, plural(int(c.Within), "1 byte", "%d bytes"))
+	case c.Offset >= 0:
+		text += fmt.Sprintf(": it ends at byte %s", thousands(c.Offset))
+	}
+	if c.Byte >= 0 {
+		text += fmt.Sprintf("; the %s begins at byte %s of the request", part, thousands(c.Byte))
+	}
+	return text + "."
 }
 
 func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

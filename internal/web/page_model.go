@@ -267,6 +267,7 @@ func (h *Handler) modelHour(ctx context.Context, v pool.View) (o modelHour, m me
 	}
 	add("Time to first byte, all", total.TTFB)
 	add("Whole answer, all", total.Duration)
+	add("Wait at the gateway, of those that waited", total.Waited)
 	if replicas, err := h.history.Replicas(ctx, q); err == nil {
 		o.KV = kvChart(q, replicas, len(v.Replicas))
 	}

@@ -42,6 +42,7 @@ var measures = [...]struct{ name, label, heading string }{
 	{"tokens", "Tokens", "Tokens per second"},
 	{"requests", "Requests", "Requests per minute"},
 	{"ttfb", "First byte", "Time to first byte"},
+	{"wait", "Waits", "Wait at the gateway"},
 	{"errors", "Errors", "Requests that failed"},
 }
 
@@ -93,7 +94,7 @@ func (h *Handler) statsPage(w http.ResponseWriter, r *http.Request) {
 	measure := cmp.Or(v.Get("measure"), "tokens")
 	chosen := slices.IndexFunc(measures[:], func(m struct{ name, label, heading string }) bool { return m.name == measure })
 	if chosen < 0 {
-		h.badRequest(w, r, fmt.Errorf("measure %q: must be tokens, requests, ttfb or errors", measure))
+		h.badRequest(w, r, fmt.Errorf("measure %q: must be tokens, requests, ttfb, wait or errors", measure))
 		return
 	}
 	q, err := h.chartQuery(v)
@@ -284,19 +285,24 @@ func (h *Handler) requestStats(r *http.Request, q stats.Query, measure string, p
 	q = data.Query
 	data.Series = inOrder(q, data.Series, func(s stats.RequestSeries) string { return s.Name })
 	now := h.o.Now()
-	p.Totals = measureTable{Heads: []string{"", "Requests", "OK", "Client’s fault", "Engine’s", "Gateway’s", "Cancelled", "First byte p50", "p95", "p99"}}
-	var total, failed int64
+	p.Totals = measureTable{Heads: []string{"", "Requests", "OK", "Client’s fault", "Engine’s", "Gateway’s", "Cancelled", "First byte p50", "p95", "p99", "Waited", "Wait p50", "p95"}}
+	var total, failed, waited int64
 	for _, s := range data.Series {
 		t := s.Total
 		total += t.Requests
 		failed += t.EngineError + t.GatewayError
+		waited += t.Waited.Count
 		p.Totals.Rows = append(p.Totals.Rows, []string{memberName(q, s.Name), thousands(t.Requests), thousands(t.OK), thousands(t.ClientError), thousands(t.EngineError), thousands(t.GatewayError), thousands(t.Cancelled),
-			quantile(t.TTFB, t.TTFB.P50), quantile(t.TTFB, t.TTFB.P95), quantile(t.TTFB, t.TTFB.P99)})
+			quantile(t.TTFB, t.TTFB.P50), quantile(t.TTFB, t.TTFB.P95), quantile(t.TTFB, t.TTFB.P99),
+			thousands(t.Waited.Count), quantile(t.Waited, t.Waited.P50), quantile(t.Waited, t.Waited.P95)})
 	}
 	if q.Group == stats.GroupNone && len(data.Series) > 0 {
 		p.Charts = []namedChart{{chart: requestChart(frame{Height: plotHeight}, measure, q, data.Series[0].Points, now)}}
-		if measure == "ttfb" {
-			p.Charts = append(p.Charts, namedChart{chart: behindQuantiles(q, data.Series[0].Points)})
+		switch measure {
+		case "ttfb":
+			p.Charts = append(p.Charts, namedChart{chart: behindQuantiles(q, data.Series[0].Points, ttfbOf)})
+		case "wait":
+			p.Charts = append(p.Charts, namedChart{chart: behindQuantiles(q, data.Series[0].Points, waitedOf)})
 		}
 	} else {
 		shown := data.Series[:min(len(data.Series), maxMembers)]
@@ -309,6 +315,9 @@ func (h *Handler) requestStats(r *http.Request, q stats.Query, measure string, p
 	case "errors":
 		p.Headline = about(share(failed, total))
 		p.Explains = "of requests failed for the engine’s or the gateway’s fault " + rangeWords(q, now)
+	case "wait":
+		p.Headline = about(share(waited, total))
+		p.Explains = "of requests waited at the gateway " + rangeWords(q, now)
 	case "requests":
 		p.Headline = thousands(total)
 		p.Explains = "requests ended " + rangeWords(q, now)
@@ -366,15 +375,18 @@ func requestChart(f frame, measure string, q stats.Query, points []stats.Request
 		c.Caption = "Requests per step that did not end well, by whose fault it was. Cancelled: the client left."
 		return c
 	}
+	if measure == "wait" {
+		return waitChart(f, q, points)
+	}
 	return latencyChart(f, q, points)
 }
 
 // behindQuantiles draws how many requests each percentile is of.
-func behindQuantiles(q stats.Query, points []stats.RequestPoint) chart {
+func behindQuantiles(q stats.Query, points []stats.RequestPoint, of func(*stats.RequestPoint) stats.Quantiles) chart {
 	columns := columnsOf(q)
 	s := series{"Requests", "others", unknown(len(columns))}
-	for i, p := range points[:min(len(points), len(columns))] {
-		s.Values[i] = float64(p.TTFB.Count)
+	for i := range points[:min(len(points), len(columns))] {
+		s.Values[i] = float64(of(&points[i]).Count)
 	}
 	c := bars(frame{Height: 36}, columns, compact, s)
 	c.Summary = "Requests behind each percentile."

@@ -175,8 +175,8 @@ func TestConversationTurnByTurn(t *testing.T) {
 	says(t, page,
 		"3 turns in 3 h 12 min · context 9k tokens", "one request open",
 		"Turn 3 read 12.9k tokens again. We moved the conversation to a replica where nothing of it was cached. It was at replica 2 (home down) and went to 1.",
-		"Turn 4 read 4.9k tokens again. The client changed its own prompt. Message 6 differs from the one that it sent a turn before; it begins at byte 38,204 of the request.",
-		"Sub-agents", table[1].Name, "after 19 min", "✕ engine error",
+		"Turn 4 read 4.9k tokens again. The client changed its own prompt. Message 6 is not what it sent a turn before: changed at byte 1,216 of the message, within 64 bytes; the message begins at byte 38,204 of the request.",
+		"Sub-agents", table[1].Name, "waited 1 s", "1.5 s", "✕ engine error",
 	)
 	for _, want := range []string{
 		`data-api="/api` + path + `/cancel"`, `data-api="/api` + path + `/move" data-field="replica"`, `data-api="/api` + path + `/release"`,
@@ -220,6 +220,7 @@ func TestStatsPages(t *testing.T) {
 	says(t, get(t, h, "/stats?group=replica&range=6h"), "By replica", "replica 0", "chosen by the engine", "over the last 6 h")
 	says(t, get(t, h, "/stats?measure=requests&model=qwen3-4b-dp4"), "Requests per minute", "3,570 requests ended over the last hour", "Spilled or moved")
 	says(t, get(t, h, "/stats?measure=ttfb"), "2.8 s or less to the first byte for 95 of 100 requests", "Requests behind each percentile")
+	says(t, get(t, h, "/stats?measure=wait"), "10% of requests waited at the gateway over the last hour", "Wait at the gateway", "357", "4 s", "9 s", "Requests behind each percentile")
 	says(t, get(t, h, "/stats?measure=errors&group=client"), "of requests failed", `<b>"évil"</b>`, "no name")
 	page := get(t, h, "/stats?range=24h&group=replica&measure=ttfb")
 	for _, want := range []string{
