@@ -22,7 +22,7 @@ var mayImport = map[string][]string{
 		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/stats", "internal/systemd", "internal/telemetry", "internal/top", "internal/tracing", "internal/web",
 	},
 	"internal/web":              {"internal/access", "internal/kvevents", "internal/pool", "internal/session", "internal/stats", "internal/routing", "internal/engine", "internal/bench/results"},
-	"internal/doctor":           {"internal/engine", "internal/llmapi", "internal/session"},
+	"internal/doctor":           {"internal/engine", "internal/kvevents", "internal/llmapi", "internal/session"},
 	"internal/proxy":            {"internal/access", "internal/pool", "internal/session", "internal/llmapi", "internal/routing", "internal/upstream"},
 	"internal/pool":             {"internal/routing", "internal/engine"},
 	"internal/session":          {"internal/llmapi"},

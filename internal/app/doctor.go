@@ -14,6 +14,7 @@ import (
 	"lmwarden/internal/config"
 	"lmwarden/internal/doctor"
 	"lmwarden/internal/engine"
+	"lmwarden/internal/kvevents"
 )
 
 // DoctorOptions are the flags of warden doctor.
@@ -36,10 +37,10 @@ func Doctor(ctx context.Context, streams IO, o DoctorOptions) error {
 	}
 	client := engine.NewClient()
 	defer client.CloseIdleConnections()
-	unwell := false
+	unwell, sources := false, kvSourcesOf(cfg)
 	for _, m := range cfg.Models {
 		for _, e := range m.Engines {
-			well, err := examine(ctx, streams.Out, client, e)
+			well, err := examine(ctx, streams.Out, client, e, sources)
 			if err != nil {
 				return err
 			}
@@ -56,13 +57,20 @@ func Doctor(ctx context.Context, streams IO, o DoctorOptions) error {
 }
 
 // examine prints what one engine offers and says whether nothing is missing.
-func examine(ctx context.Context, out io.Writer, client *http.Client, e config.Engine) (well bool, err error) {
+func examine(ctx context.Context, out io.Writer, client *http.Client, e config.Engine, sources kvSources) (well bool, err error) {
 	key, err := revealed(e.APIKey)
 	if err != nil {
 		return false, err
 	}
 	fmt.Fprintf(out, "%s\n", e.URL)
-	report, err := doctor.Examine(ctx, client, e.URL.URL(), key)
+	at := doctor.Engine{Base: e.URL.URL(), Key: key}
+	if !e.KVEvents.IsZero() {
+		at.KVEvents = func(rank int) kvevents.Source {
+			from, _ := sources.of(e.URL.String(), rank)
+			return from
+		}
+	}
+	report, err := doctor.Examine(ctx, client, at)
 	if err != nil {
 		fmt.Fprintf(out, "  MISSING  %v\n\n", err)
 		return false, ctx.Err()

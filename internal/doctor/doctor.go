@@ -4,7 +4,7 @@
 // tokens. It routes nothing and changes nothing.
 //
 // Where to look: probe.go asks, findings.go judges (pure), remedies.go has what
-// helps each kind of engine, clients.go listens to clients.
+// helps each kind of engine, kv.go listens to KV events, clients.go to clients.
 package doctor
 
 import (
@@ -16,6 +16,7 @@ import (
 	"slices"
 
 	"lmwarden/internal/engine"
+	"lmwarden/internal/kvevents"
 )
 
 // Level is how much a finding matters.
@@ -52,15 +53,35 @@ func Worst(findings []Finding) Level {
 	return slices.MaxFunc(findings, func(a, b Finding) int { return cmp.Compare(a.Level, b.Level) }).Level
 }
 
-// Examine asks one engine, with its API key if it has one. The error says that it
-// cannot be asked at all, and what to do.
-func Examine(ctx context.Context, client *http.Client, base *url.URL, key string) (Report, error) {
-	info, err := engine.Discover(ctx, client, base, key)
+// Engine is what Examine looks at.
+type Engine struct {
+	Base *url.URL
+	Key  string // its API key, empty for none
+	// KVEvents is where a rank publishes its KV events; nil when nobody listens to them.
+	KVEvents func(rank int) kvevents.Source
+}
+
+// Examine asks one engine. The error says that it cannot be asked at all, and what
+// to do.
+func Examine(ctx context.Context, client *http.Client, e Engine) (Report, error) {
+	info, err := engine.Discover(ctx, client, e.Base, e.Key)
 	if err != nil {
 		return Report{}, err
 	}
-	seen := probe{client: client, base: base, key: key, info: info}.ask(ctx)
-	seen.hostMemory = hostMemory(base)
+	p := probe{client: client, base: e.Base, key: e.Key, info: info}
+	if e.KVEvents != nil {
+		var sources []kvevents.Source
+		for rank := range max(info.Ranks, 1) {
+			sources = append(sources, e.KVEvents(rank))
+		}
+		p.ears = listenKV(ctx, sources)
+		defer p.ears.on.Stop()
+	}
+	seen := p.ask(ctx)
+	if e.KVEvents == nil && info.Kind == "vllm" {
+		seen.kv = offersKV(ctx, e.Base, usualKVPort)
+	}
+	seen.hostMemory = hostMemory(e.Base)
 	return Report{Engine: describe(info), Findings: judge(info, seen)}, nil
 }
 

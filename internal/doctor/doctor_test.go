@@ -44,7 +44,7 @@ func examine(t *testing.T, base *url.URL) Report {
 	t.Helper()
 	client := engine.NewClient()
 	defer client.CloseIdleConnections()
-	r, err := Examine(t.Context(), client, base, "")
+	r, err := Examine(t.Context(), client, Engine{Base: base})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestWhatAnEngineLacksIsSaidWithItsFlag(t *testing.T) {
 }
 
 func TestAnEngineThatIsNotThere(t *testing.T) {
-	_, err := Examine(t.Context(), engine.NewClient(), &url.URL{Scheme: "http", Host: "127.0.0.1:1"}, "")
+	_, err := Examine(t.Context(), engine.NewClient(), Engine{Base: &url.URL{Scheme: "http", Host: "127.0.0.1:1"}})
 	if err == nil || !strings.Contains(err.Error(), "is the engine running there?") {
 		t.Errorf("error %v does not help", err)
 	}

@@ -30,6 +30,9 @@ func judge(i engine.Info, s seen) []Finding {
 	all.slots(i, r)
 	all.agents(i, r, s)
 	all.memory(i, r, s)
+	if s.chat.ok() {
+		all.kvEvents(r, s.kv, i.BlockSize)
+	}
 	return all
 }
 

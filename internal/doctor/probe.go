@@ -28,6 +28,7 @@ type seen struct {
 	// hostMemory is what this machine has to spare in bytes, 0 when the engine is
 	// on another or it is not known.
 	hostMemory int64
+	kv         kvSeen
 }
 
 // reply is the end of one request: a status, or an error.
@@ -62,6 +63,7 @@ type probe struct {
 	base   *url.URL
 	key    string
 	info   engine.Info
+	ears   *kvEars // nil when nobody listens to its KV events
 }
 
 // patience is how long one small answer may take: an engine that is busy serves
@@ -76,6 +78,9 @@ func (p probe) ask(ctx context.Context) seen {
 	question, _ := json.Marshal(text)
 	chat := fmt.Sprintf(`{"model":%s,"max_tokens":1,"messages":[{"role":"user","content":%s}]}`, model, question)
 	s.chat = p.post(ctx, "/v1/chat/completions", chat)
+	if p.ears != nil {
+		s.kv = p.ears.hear(ctx, leaves(llmapi.ReadAnswer(llmapi.RouteChat, s.chat.body).Usage, p.info.BlockSize))
+	}
 	if s.chat.ok() {
 		if again := p.post(ctx, "/v1/chat/completions", chat); again.ok() {
 			s.cached = llmapi.ReadAnswer(llmapi.RouteChat, again.body).Usage

@@ -25,6 +25,8 @@ type remedies struct {
 	// attribution is what to do where Claude Code's attribution line becomes part
 	// of the prompt, by version; empty where it does not.
 	attribution func(version string) string
+	// kvEvents is the flag for KV events, kvReplay what tells of former ones.
+	kvEvents, kvReplay string
 	// hostTier is the flag that gives each rank so many GiB of host memory.
 	hostTier func(gib int64) string
 }
@@ -89,6 +91,9 @@ func remediesFor(kind string) remedies {
 			}
 			return "upgrade vLLM to 0.18 or newer, or set CLAUDE_CODE_ATTRIBUTION_HEADER=0 for Claude Code"
 		}
+		r.kvEvents = `start it with --kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", ` +
+			`"replay_endpoint": "tcp://*:5657"}', and put kv_events: tcp://HOST:5557 and kv_events_replay: tcp://HOST:5657 beside its url; the star is part of it`
+		r.kvReplay = `give its --kv-events-config a "replay_endpoint", as tcp://*:5657, and put kv_events_replay: tcp://HOST:5657 beside its url`
 		r.hostTier = func(gib int64) string {
 			return fmt.Sprintf("--kv-offloading-backend native --kv-offloading-size %d (GiB for each rank)", gib)
 		}

@@ -54,14 +54,15 @@ func some(t testing.TB) Snapshot {
 	t.Helper()
 	model := func(name string) string {
 		replica := `{"index": %d, "url": "http://gpu-1:8000", "state": "%s", "in_flight": %d, "sticky": 1038, "spilled_in": 4, "moved_in": 2,
-			"client_pinned": 0, "running": %s, "waiting": %s, "kv_used_percent": %s, "prefix_hit_percent": 82.2, "live_conversations": 3, "scrape_age_ms": %d}`
+			"client_pinned": 0, "running": %s, "waiting": %s, "kv_used_percent": %s, "prefix_hit_percent": 82.2, "live_conversations": 3, "scrape_age_ms": %d,
+			"cached_tokens_estimate": 41000, "kv_events": %s}`
 		return fmt.Sprintf(`{"name": %q, "affinity": "on", "policy": "affinity", "spill_threshold": {"value": 8, "auto": true},
 			"sticky_percent": 98.7, "in_flight": 5, "queue": {"waiting": 0}, "conversations": {"live": 12, "known": 40},
 			"working_set": {"tokens": 118000, "capacity_tokens": 160000, "conversations_that_fit": 16}, "replicas": [%s]}`, name,
 			strings.Join([]string{
-				fmt.Sprintf(replica, 0, "ready", 2, "2", "0", "61.2", 412),
-				fmt.Sprintf(replica, 1, "draining", 3, "3", "1", "97.5", 412),
-				fmt.Sprintf(replica, 2, "down", 0, "null", "null", "null", 14000),
+				fmt.Sprintf(replica, 0, "ready", 2, "2", "0", "61.2", 412, `{"cached_tokens": 39488}`),
+				fmt.Sprintf(replica, 1, "draining", 3, "3", "1", "97.5", 412, `{"cached_tokens": null}`),
+				fmt.Sprintf(replica, 2, "down", 0, "null", "null", "null", 14000, "null"),
 			}, ","))
 	}
 	var s Snapshot

@@ -134,6 +134,7 @@ var replicaColumns = []column{
 	{title: "waiting", drop: 1},
 	{title: "KV used"},
 	{title: "", left: true, drop: 3}, // its bar
+	{title: "cached", drop: 9},
 	{title: "hit rate"},
 	{title: "live", drop: 4},
 	{title: "at", left: true, most: 40, drop: 8},
@@ -158,7 +159,7 @@ func (s screen) replicas(rows []Replica, width, most int) []string {
 			{mark + strconv.Itoa(r.Index), style}, {clean(r.State), s.stateStyle(r.State)}, plain(strconv.Itoa(r.InFlight)),
 			plain(thousands(r.Sticky)), plain(thousands(r.SpilledIn)), plain(thousands(r.MovedIn)), plain(thousands(r.ClientPinned)),
 			plain(number(r.Running)), plain(number(r.Waiting)), {percent(r.KVUsed), kv}, {bar(r.KVUsed), kv},
-			plain(percent(r.PrefixHit)), plain(strconv.Itoa(r.LiveConversations)), {clean(r.URL), s.theme.dim},
+			plain(cached(r)), plain(percent(r.PrefixHit)), plain(strconv.Itoa(r.LiveConversations)), {clean(r.URL), s.theme.dim},
 		})
 	}
 	first := min(max(at-most/2, 0), max(len(cells)-most, 0))
@@ -168,6 +169,18 @@ func (s screen) replicas(rows []Replica, width, most int) []string {
 		shown = append(shown, s.theme.dim.Render(fmt.Sprintf("  %d to %d of %d", first+1, first+most, len(cells))))
 	}
 	return shown
+}
+
+// cached is how many tokens a replica's prefix cache has, by the engine's own word or,
+// marked as such, by the gateway's estimate.
+func cached(r Replica) string {
+	switch {
+	case r.KVEvents != nil && r.KVEvents.CachedTokens != nil:
+		return thousands(*r.KVEvents.CachedTokens)
+	case r.CachedEstimate != nil:
+		return "~" + thousands(*r.CachedEstimate)
+	}
+	return unknown
 }
 
 func (s screen) stateStyle(state string) lipgloss.Style {

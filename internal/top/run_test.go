@@ -16,7 +16,7 @@ func TestPrintWritesPlainTables(t *testing.T) {
 	if err := Print(t.Context(), g, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"6 replicas: 2 draining", "org/llama\n", "hit rate  live  at", "http://gpu-1:8000", "c-49", "latest 50", "What the engine of replica 2"} {
+	for _, want := range []string{"6 replicas: 2 draining", "org/llama\n", "hit rate  live  at", " 39,488 ", "~41,000", "http://gpu-1:8000", "c-49", "latest 50", "What the engine of replica 2"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}

@@ -109,6 +109,15 @@ type Replica struct {
 	PrefixHit         *float64 `json:"prefix_hit_percent"`
 	LiveConversations int      `json:"live_conversations"`
 	ScrapeAge         *int64   `json:"scrape_age_ms"`
+	// CachedEstimate is what is likely in the prefix cache, KVEvents what the engine
+	// says is; nil when nobody listens to that.
+	CachedEstimate *int64    `json:"cached_tokens_estimate"`
+	KVEvents       *KVEvents `json:"kv_events"`
+}
+
+// KVEvents is what an engine tells of a replica's prefix cache.
+type KVEvents struct {
+	CachedTokens *int64 `json:"cached_tokens"`
 }
 
 // Move is how many requests left their home alike.
