@@ -21,6 +21,7 @@ type Request struct {
 	Tokens               int64  // estimate of the prompt, 0 when unknown
 	Light                bool   // as in routing.Request
 	MaxOutput            int64  // tokens, 0 when the client does not limit it
+	Whole                bool   // the answer comes in one piece
 	Tenant               string // the name of the client's API key, empty for none
 	Batch                bool   // waits behind the requests that are not
 
@@ -92,7 +93,7 @@ func (p *Pool) Acquire(ctx context.Context, r Request) (*Lease, error) {
 	p.carryOut(now, l, p.core.Arrive(now, routing.Request{
 		ID: l.id, Key: r.Key, Parent: r.Parent, Extends: r.Extends,
 		Pin: r.Pin, Blind: p.blindOn(r.Path), Tokens: r.Tokens, Light: r.Light,
-		MaxOutput: r.MaxOutput, Tenant: tenantKey(r.Tenant), Class: classOf(r),
+		MaxOutput: r.MaxOutput, Whole: r.Whole, Tenant: tenantKey(r.Tenant), Class: classOf(r),
 	}))
 	wake := l.wake
 	p.unlock()

@@ -152,6 +152,7 @@ func (x *exchange) prepare() *failure {
 	}
 	if x.facts != nil {
 		req.Tokens, req.MaxOutput = int64(x.facts.TextBytes/bytesPerToken), x.facts.MaxTokens
+		req.Whole = !x.facts.Stream
 		x.keepAlive(&req)
 	}
 	began := time.Now()

@@ -198,7 +198,7 @@ type request struct {
 	prompt, output int64         // expected tokens of the prompt, and of the answer on average
 	context        int64         // of its conversation before, 0 when not measured
 	guess          guess         // of its prompt
-	gone           int64         // of its context, what the cache at home has lost
+	lost           int64         // of its context, what is not in the cache of its replica
 	needed         int64         // what it is charged with where its attempt is
 	reading        int64         // of that, what was not read before
 	since          time.Duration // arrival

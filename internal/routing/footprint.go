@@ -17,16 +17,16 @@ const (
 // measure sets what q is expected to need.
 func (c *Core) measure(q *request) {
 	l := &c.learned
-	scale := l.scale.or(1)
+	estimated := l.estimated.or(1)
 	if v := q.conv; v != nil {
-		if v.scale > 0 {
-			scale = float64(v.scale)
+		if v.estimated > 0 {
+			estimated = float64(v.estimated)
 		}
 		if v.measured {
 			q.context = v.tokens
 		}
 	}
-	q.guess = l.prompts(q).guess(int64(float64(max(q.Tokens, 0))*scale), q.context)
+	q.guess = l.prompts(q).guess(int64(float64(max(q.Tokens, 0))/estimated), q.context)
 	q.prompt = q.guess.best
 	q.output = int64(l.output.or(firstGuess) + 2*l.outputSpread.or(0))
 	if q.MaxOutput > 0 {
@@ -144,7 +144,7 @@ func (c *Core) charge(q *request) {
 		return
 	}
 	q.needed, q.reading = c.need(q, i), c.uncached(q, i)
-	c.expectGone(q)
+	q.lost = max(min(q.context, q.prompt)-(q.prompt-q.reading), 0)
 	q.at.committed += q.needed
 	q.at.reading += q.reading
 	if v != nil {

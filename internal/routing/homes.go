@@ -21,10 +21,12 @@ type conversation struct {
 	prev, next row // neighbours in its list
 	in         listName
 
-	root  Key     // of its tree, zero for the root itself
-	scale float32 // the engine's count of its prompt in estimates, 0 when not known
-	away  bool    // answered at left and not back since
-	left  time.Duration
+	root Key // of its tree, zero for the root itself
+	// estimated is the tokens that were estimated of its prompts for each that the
+	// engine counted, 0 when not known.
+	estimated float32
+	away      bool // answered at left and not back since
+	left      time.Duration
 
 	running, runningAt   int32 // attempts in flight, and where the last one is
 	waiting              int32 // requests that are held

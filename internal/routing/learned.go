@@ -12,11 +12,12 @@ type learned struct {
 	need         average // tokens that a request adds to a replica
 	output       average // tokens of an answer
 	outputSpread average // mean distance from that
-	scale        average // the engine's count of a prompt, in estimates
+	estimated    average // tokens estimated of a prompt for each that the engine counts
 	first, later prompts
 	rate         average // tokens that a replica reads in a second
 	place        average // seconds from dispatch to end
 	found        average // of what caches had lost, the share that was found again
+	again        average // seconds that a turn spent on reading its history again
 	turns        flow
 	gaps         gapWindow
 }
@@ -32,7 +33,7 @@ type Learned struct {
 	Need         Measured // tokens that a request adds to a replica
 	Output       Measured // tokens of an answer
 	OutputSpread Measured // mean distance from that
-	Scale        Measured // the engine's count of a prompt, in estimated tokens
+	Estimated    Measured // tokens estimated of a prompt for each that the engine counts
 	ReadingRate  Measured // tokens a second of one replica
 	Place        Measured // seconds from dispatch to the end of an answer
 	// Found is the share of what the caches had lost that was found again in the
@@ -58,7 +59,7 @@ func (c *Core) Learned() Learned {
 	out := Learned{
 		Prefixes: slices.Clone(l.prefix.tokens[:min(l.prefix.seen, len(l.prefix.tokens))]),
 		Gaps:     slices.Clone(l.gaps.seconds[:min(l.gaps.seen, len(l.gaps.seconds))]),
-		Need:     m(l.need), Output: m(l.output), OutputSpread: m(l.outputSpread), Scale: m(l.scale),
+		Need:     m(l.need), Output: m(l.output), OutputSpread: m(l.outputSpread), Estimated: m(l.estimated),
 		ReadingRate: m(l.rate), Place: m(l.place), Found: m(l.found),
 		Throughput: Measured{l.turns.perSecond(c.clock.now), l.turns.samples},
 	}
@@ -84,7 +85,7 @@ func (c *Core) RestoreLearned(from Learned) {
 		from Measured
 	}{
 		{&l.need, from.Need}, {&l.output, from.Output}, {&l.outputSpread, from.OutputSpread},
-		{&l.scale, from.Scale}, {&l.rate, from.ReadingRate}, {&l.place, from.Place}, {&l.found, from.Found},
+		{&l.estimated, from.Estimated}, {&l.rate, from.ReadingRate}, {&l.place, from.Place}, {&l.found, from.Found},
 	} {
 		if v.from.Samples > 0 && v.from.Value >= 0 && !math.IsInf(v.from.Value, 0) {
 			*v.to = average{v.from.Value, v.from.Samples}
@@ -110,11 +111,18 @@ func (c *Core) learnTimes(q *request, o Outcome) {
 		l.prompts(q).learn(q.guess, q.context, o.Prompt)
 	}
 	if q.Tokens > 0 && o.Prompt > 0 {
-		ratio := min(max(float64(o.Prompt)/float64(q.Tokens), 1.0/16), 16)
-		l.scale.add(ratio, 1.0/32)
-		if q.conv != nil {
-			q.conv.scale = float32(ratio)
+		ratio := min(max(float64(q.Tokens)/float64(o.Prompt), 1.0/16), 16)
+		l.estimated.add(ratio, 1.0/32)
+		if v := q.conv; v != nil {
+			before := float64(v.estimated)
+			if before == 0 {
+				before = l.estimated.value
+			}
+			v.estimated = float32((before + ratio) / 2)
 		}
+	}
+	if read := o.Prompt - o.Cached; o.CachedKnown && !q.Whole && q.begun > q.sent && read > 0 {
+		l.again.add((q.begun-q.sent).Seconds()*float64(reread(q, o))/float64(read), 1.0/64)
 	}
 	const enough = 512 // tokens, below which a step's own time is what is measured
 	if read := o.Prompt - o.Cached; o.CachedKnown && q.begun > q.sent && read >= enough {
@@ -125,6 +133,10 @@ func (c *Core) learnTimes(q *request, o Outcome) {
 		l.rate.add(rate, weight)
 	}
 }
+
+// reread is how much of its conversation's history a turn read again because its
+// replica did not have it. What a client changed in its history does not count.
+func reread(q *request, o Outcome) int64 { return min(q.lost, max(q.context-o.Cached, 0)) }
 
 // relearn works out what follows from what was learned. It is not done with
 // every request because it takes some microseconds.
@@ -147,6 +159,13 @@ func (c *Core) throughput() float64 {
 		least = 0.5 * float64(places) / place
 	}
 	return max(c.learned.turns.perSecond(c.clock.now), least)
+}
+
+// rereading is the share of the replicas' time that goes into reading again what
+// conversations had in a cache before: at most 1, which is also what it is where
+// several prompts are always read at once.
+func (c *Core) rereading() float64 {
+	return min(c.learned.turns.perSecond(c.clock.now)*c.learned.again.or(0)/float64(len(c.replicas)), 1)
 }
 
 // average is a mean that forgets.

@@ -8,11 +8,18 @@ import (
 // Constants of patience. Their source is a search in virtual time
 // (docs/policies.md).
 const (
-	// patiencePlaces is the least patience, in place times.
+	// The least patience, in place times, and in times that a replica takes to read a
+	// conversation again: who claims a replica makes another read that much.
 	patiencePlaces = 2.0
+	patienceReads  = 5.0
 	// waitingShare is the share of the turns that do the waiting. With more than
 	// half, the median turn is one that waits.
 	waitingShare = 0.48
+	// Where the replicas spend more than rereadShare of their time on reading again
+	// what was pushed out, waiting longer wins much of that time back: each further
+	// hundredth makes patience longer by rereadWeight hundredths.
+	rereadShare  = 0.25
+	rereadWeight = 3
 	// warmShare is the most of a prompt that a warm turn has to read.
 	warmShare = 0.25
 	// homeShare is how much of a prompt must be cached at home for a turn to wait for
@@ -273,15 +280,19 @@ func (c *Core) short() bool { return c.lastHeld > 0 && c.clock.now-c.lastHeld < 
 
 // patience is how long a request waits before it claims a replica: by Little's
 // law the mean wait of all turns is those waiting over those started per second,
-// so it is the wait of each that waits, if waitingShare of them do.
+// so it is the wait of each that waits, if waitingShare of them do. It is longer
+// where fewer interruptions would save the replicas much reading, but no longer than
+// a request may wait at all.
 func (c *Core) patience() time.Duration {
 	if c.limits.Patience > 0 {
 		return c.limits.Patience
 	}
-	place := c.learned.place.or(10)
-	seconds := patiencePlaces * place
+	need := int64(c.learned.need.or(0))
+	seconds := max(patiencePlaces*c.learned.place.or(10), patienceReads*c.seconds(need))
 	if x := c.throughput(); x > 0 {
 		seconds = max(seconds, float64(len(c.queue.waiters))/(x*waitingShare))
 	}
-	return time.Duration(seconds * float64(time.Second))
+	seconds *= 1 + rereadWeight*max(c.rereading()-rereadShare, 0)
+	longest := orDefault(c.limits.Wait, defaultWait)
+	return time.Duration(min(seconds, longest.Seconds()) * float64(time.Second))
 }

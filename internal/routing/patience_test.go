@@ -335,8 +335,8 @@ func TestWhatWasLearnedSurvives(t *testing.T) {
 		b.pass(300 * time.Millisecond)
 	}
 	l := b.view().Learned
-	if s := l.Scale; s.Samples != 200 || s.Value < 3.9 || s.Value > 4.1 {
-		t.Errorf("a prompt is %+v of its estimate, want 4", s)
+	if s := l.Estimated; s.Samples != 200 || s.Value < 0.24 || s.Value > 0.26 {
+		t.Errorf("the estimate is %+v of a prompt, want a quarter", s)
 	}
 	if r := l.ReadingRate; r.Value < 29_000 || r.Value > 31_000 {
 		t.Errorf("reads %+v a second, want 3000 in 0.1 s", r)

@@ -1,6 +1,9 @@
 package routing
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // Of the two ways to guess a prompt the one is taken that was closer of late.
 func TestPromptsAreGuessedTheCloserWay(t *testing.T) {
@@ -30,5 +33,29 @@ func TestPromptsAreGuessedTheCloserWay(t *testing.T) {
 		if got := test.p.guess(test.text, context).best; got != test.want {
 			t.Errorf("%s: guessed %d, want %d", test.name, got, test.want)
 		}
+	}
+}
+
+// One estimate that is far off does not spoil the next.
+func TestAnEstimateIsOneOfMany(t *testing.T) {
+	c, err := New(Options{Policy: "patience", Replicas: []Replica{{}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	id := RequestID(0)
+	turn := func(tokens int64) int64 {
+		id++
+		c.Arrive(now, Request{ID: id, Key: Key{1}, Pin: None, Tokens: tokens})
+		guessed := c.requests[id].guess.byText
+		c.Finish(now, id, Outcome{OK: true, Known: true, Prompt: 1000})
+		return guessed
+	}
+	for range 40 {
+		turn(1000)
+	}
+	turn(100)
+	if got := turn(1000); got > 2000 {
+		t.Errorf("after one estimate of a tenth the next says %d tokens, want at most twice the right 1000", got)
 	}
 }

@@ -63,6 +63,9 @@ type Request struct {
 	// MaxOutput is the longest answer that the client allows, in tokens; 0 means
 	// not said.
 	MaxOutput int64
+	// Whole marks a request whose answer comes in one piece, so that its first byte
+	// does not tell when the prompt was read.
+	Whole bool
 	// Tenant is who sends the request (a hash of the API key), zero for nobody in
 	// particular. Those with requests waiting take turns.
 	Tenant Key

@@ -80,6 +80,56 @@ func TestThePatienceFollowsWhatWaits(t *testing.T) {
 	}
 }
 
+// Who is made to read a conversation again at 1,000 tokens a second should not be
+// made to often, but nobody waits for longer than may be predicted.
+func TestThePatienceIsSomeReadings(t *testing.T) {
+	for need, want := range map[float64]time.Duration{3000: 20 * time.Second, 8000: 40 * time.Second, 80_000: 5 * time.Minute} {
+		b := newPatient(t, separate(1), 10_000)
+		b.core.RestoreLearned(Learned{
+			Need: Measured{Value: need, Samples: 1000}, Place: Measured{Value: 10, Samples: 1000},
+			ReadingRate: Measured{Value: 1000, Samples: 100},
+		})
+		if got := b.view().Queue.Patience; got != want {
+			t.Errorf("patience %v with conversations of %.0f tokens, want %v", got, need, want)
+		}
+	}
+}
+
+// Two conversations push each other out, and their replica does little but read
+// them again.
+func TestThePatienceGrowsWithWhatIsReadAgain(t *testing.T) {
+	patience := func(whole bool, read time.Duration, cached int64) time.Duration {
+		b := newPatient(t, separate(1), 10_000)
+		for n := range 200 {
+			r := sized(n%2, 8000)
+			r.Whole = whole
+			id, _ := b.open(r)
+			b.pass(read)
+			b.core.FirstByte(b.now, id)
+			b.pass(time.Second - read)
+			b.finish(id, complete(8000, cached, 50))
+		}
+		return b.view().Queue.Patience.Round(100 * time.Millisecond)
+	}
+	tests := []struct {
+		name   string
+		whole  bool
+		read   time.Duration
+		cached int64
+		want   time.Duration
+	}{
+		{"a tenth of the time", false, 100 * time.Millisecond, 0, 2 * time.Second},
+		{"half, since a quarter of the history is still there", false, 750 * time.Millisecond, 0, 7400 * time.Millisecond},
+		{"nobody knows", true, 750 * time.Millisecond, 0, 3800 * time.Millisecond},
+		{"a tier had it", false, 750 * time.Millisecond, 7900, 2 * time.Second},
+	}
+	for _, test := range tests {
+		if got := patience(test.whole, test.read, test.cached); got != test.want {
+			t.Errorf("%s: patience %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
 // While caches are short a replica is given 3 s of reading at a time; what takes
 // half a second and belongs to no conversation passes.
 func TestReadingIsLimited(t *testing.T) {

@@ -65,20 +65,15 @@ func (c *Core) everyTier() bool {
 	return up > 0
 }
 
-// expectGone notes what of the history of a turn that stays home is taken to be
-// pushed out of the cache.
-func (c *Core) expectGone(q *request) {
-	q.gone = 0
-	if c.tier.on && q.decision.Reason == Stayed && !q.decision.Cold {
-		q.gone = max(min(q.context, q.prompt)-(q.prompt-q.reading), 0)
-	}
-}
-
-// learnGone learns how much of that the engine found after all.
+// learnGone learns how much of what the cache of a turn's home had lost the engine
+// found after all.
 func (c *Core) learnGone(q *request, o Outcome) {
-	if q.gone < leastGone || !o.CachedKnown || o.Prompt < q.context {
+	if !c.tier.on || q.decision.Reason != Stayed || q.decision.Cold {
+		return
+	}
+	if q.lost < leastGone || !o.CachedKnown || o.Prompt < q.context {
 		return // too little, or its history was changed
 	}
-	beyond := o.Cached - (q.context - q.gone)
-	c.learned.found.add(min(max(float64(beyond)/float64(q.gone), 0), 1), 1.0/16)
+	beyond := o.Cached - (q.context - q.lost)
+	c.learned.found.add(min(max(float64(beyond)/float64(q.lost), 0), 1), 1.0/16)
 }
