@@ -37,6 +37,17 @@ func (p *Pool) Home(k routing.Key) (routing.Home, bool) {
 	return saved.Home, known
 }
 
+// HomedAt lists the conversations whose home is a replica, in no particular order;
+// all is false when there are more than n, and then none is listed.
+func (p *Pool) HomedAt(replica, n int) (keys []routing.Key, all bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.core == nil {
+		return nil, true
+	}
+	return p.core.HomedAt(replica, n)
+}
+
 // Saved is a row to be saved for Restore in the next life of the gateway. It is
 // false for a conversation that is not known or has no home.
 func (p *Pool) Saved(k routing.Key) (SavedHome, bool) {

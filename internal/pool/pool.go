@@ -80,6 +80,7 @@ type core interface {
 	Reshape(now time.Time, replicas []routing.Replica, was []int) error
 	Release(k routing.Key) bool
 	Rehome(now time.Time, k routing.Key, replica int) error
+	HomedAt(replica, n int) (keys []routing.Key, all bool)
 	Home(k routing.Key) (routing.Home, bool)
 	Restore(now time.Time, homes []routing.Home) (dropped int)
 	View(now time.Time) routing.View

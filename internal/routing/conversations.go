@@ -41,6 +41,21 @@ func (c *Core) row(v *conversation) Home {
 	return h
 }
 
+// HomedAt lists the conversations whose home is a replica, in no particular order;
+// all is false when there are more than n, and then none is listed.
+func (c *Core) HomedAt(replica, n int) (keys []Key, all bool) {
+	if !c.exists(replica) {
+		return nil, true
+	}
+	for r := c.homes.homed[replica]; r != 0; r = c.homes.at(r).homeNext {
+		if len(keys) == n {
+			return nil, false
+		}
+		keys = append(keys, c.homes.at(r).key)
+	}
+	return keys, true
+}
+
 // Release forgets a conversation's home; its next turn is placed anew. It
 // reports whether the conversation was known.
 func (c *Core) Release(k Key) bool {
@@ -103,7 +118,7 @@ func (c *Core) Restore(now time.Time, homes []Home) (dropped int) {
 			continue
 		}
 		v := c.homes.add(h.Key, min(h.LastSeen.Sub(c.clock.started), c.clock.now))
-		v.bond = bond{replica: int32(h.Replica), epoch: int32(h.Epoch), from: None}
+		c.homes.bind(v, bond{replica: int32(h.Replica), epoch: int32(h.Epoch), from: None})
 		v.turns, v.spills, v.moves = h.Turns, h.Spills, h.Moves
 		v.tokens, v.measured = h.Tokens, h.Tokens > 0
 		if c.exists(h.LastSpill) {

@@ -17,9 +17,10 @@ type conversation struct {
 	moves      int64
 	seen       time.Duration // on the core's clock
 
-	row        row
-	prev, next row // neighbours in its list
-	in         listName
+	row                row
+	prev, next         row // neighbours in its list
+	in                 listName
+	homePrev, homeNext row // neighbours at its home
 
 	root Key // of its tree, zero for the root itself
 	// estimated is the tokens that were estimated of its prompts for each that the
@@ -57,6 +58,7 @@ type table struct {
 	rows
 	byKey            map[Key]row
 	lists            [2]list
+	homed            []row      // by replica, the first of those whose home it is
 	held             []contents // by replica; the last for those without a home
 	caches           []cache    // by replica
 	all              contents
@@ -65,7 +67,7 @@ type table struct {
 }
 
 func newTable(replicas int) table {
-	return table{byKey: make(map[Key]row), held: make([]contents, replicas+1), caches: make([]cache, replicas)}
+	return table{byKey: make(map[Key]row), held: make([]contents, replicas+1), caches: make([]cache, replicas), homed: make([]row, replicas)}
 }
 
 // contents is what the live conversations of one home hold.
@@ -168,8 +170,39 @@ func (t *table) resize(v *conversation, tokens int64, measured bool) {
 func (t *table) bind(v *conversation, b bond) {
 	live := v.live
 	t.setLive(v, false)
+	t.leave(v)
 	v.bond = b
+	t.enter(v)
 	t.setLive(v, live)
+}
+
+// enter lists v, which is in no home's list, at its home.
+func (t *table) enter(v *conversation) {
+	if v.home() == None {
+		return
+	}
+	first := &t.homed[v.home()]
+	v.homePrev, v.homeNext = 0, *first
+	if *first != 0 {
+		t.at(*first).homePrev = v.row
+	}
+	*first = v.row
+}
+
+// leave takes v out of the list of its home.
+func (t *table) leave(v *conversation) {
+	if v.home() == None {
+		return
+	}
+	if v.homePrev == 0 {
+		t.homed[v.home()] = v.homeNext
+	} else {
+		t.at(v.homePrev).homeNext = v.homeNext
+	}
+	if v.homeNext != 0 {
+		t.at(v.homeNext).homePrev = v.homePrev
+	}
+	v.homePrev, v.homeNext = 0, 0
 }
 
 func (t *table) setLive(v *conversation, live bool) {
@@ -215,6 +248,7 @@ func (t *table) trim() {
 func (t *table) forget(v *conversation) {
 	t.unlink(v)
 	t.setLive(v, false)
+	t.leave(v)
 	t.uncache(v)
 	t.unkeep(v)
 	delete(t.byKey, v.key)

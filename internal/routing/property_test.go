@@ -556,11 +556,26 @@ func (m *machine) check(t *rapid.T) {
 		t.Fatalf("in flight %d, want %d", v.InFlight, inFlight)
 	}
 	live, tokens := make([]int, len(m.replicas)), make([]int64, len(m.replicas))
+	homed := 0
+	for i := range m.replicas {
+		keys, all := m.core.HomedAt(i, len(m.known))
+		for _, k := range keys {
+			if c := m.known[k]; c == nil || c.home != i {
+				t.Fatalf("conversation %x is listed at replica %d, it is %+v", k[:], i, c)
+			}
+		}
+		if homed += len(keys); !all {
+			t.Fatalf("replica %d has more than %d conversations", i, len(m.known))
+		}
+	}
 	allLive := 0
 	for k, c := range m.known {
 		h, ok := m.core.Home(k)
 		if !ok || h.Replica != c.home || h.InFlight != c.open {
 			t.Fatalf("conversation %x: %+v (known %v), want home %d with %d in flight", k[:], h, ok, c.home, c.open)
+		}
+		if c.home != None {
+			homed--
 		}
 		if c.open == 0 && m.now.Sub(c.seen) >= propLiveFor {
 			continue
@@ -570,6 +585,9 @@ func (m *machine) check(t *rapid.T) {
 			live[c.home]++
 			tokens[c.home] += c.tokens
 		}
+	}
+	if homed != 0 {
+		t.Fatalf("%d conversations too many are listed at homes", homed)
 	}
 	if v.Known != len(m.known) || v.Live != allLive {
 		t.Fatalf("known %d, live %d; want %d, %d", v.Known, v.Live, len(m.known), allLive)

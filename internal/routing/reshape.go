@@ -173,12 +173,14 @@ func (t *table) reshape(replicas int, moved, servers renumbering) {
 		}
 	}
 	t.caches = caches
+	t.homed = make([]row, replicas)
 	for r := row(1); r <= t.used; r++ {
 		v := t.at(r)
 		if v.key == (Key{}) {
 			continue // not in use
 		}
 		v.bond.renumber(moved)
+		t.enter(v)
 		v.lastSpill = int32(moved.of(int(v.lastSpill)))
 		v.lastServer = int32(servers.of(int(v.lastServer)))
 		v.runningAt = int32(moved.of(int(v.runningAt)))

@@ -19,6 +19,9 @@ type Query struct {
 	// sub-agents are asked for, zero for all conversations.
 	Client string
 	Parent Key
+	// Among asks for these conversations only; nil means all. Few of them are found
+	// without a look at the others.
+	Among []Key
 	// Keep picks among what the other fields take; nil keeps all. It is called
 	// without a lock, mostly for the rows only that may be on the page.
 	Keep func(Key) bool
@@ -109,7 +112,11 @@ func (t *Table) Conversations(q Query) (page []Conversation, next string, err er
 		}
 		top = append(top, l)
 	}
-	t.walk(each, func() {
+	walk := t.walk
+	if q.Among != nil {
+		walk = func(each func(*row), between func()) { t.pick(q.Among, each, between) }
+	}
+	walk(each, func() {
 		if q.Keep != nil {
 			fresh := slices.DeleteFunc(top[kept:], func(l listed) bool { return !q.Keep(l.key) })
 			top = top[:kept+len(fresh)]
@@ -181,6 +188,21 @@ func (t *Table) walk(each func(*row), between func()) {
 		i = min(i, len(t.list))
 	}
 	t.mu.Unlock()
+}
+
+// pick is walk for the rows of some keys.
+func (t *Table) pick(keys []Key, each func(*row), between func()) {
+	const batch = 512
+	for some := range slices.Chunk(keys, batch) {
+		t.mu.Lock()
+		for _, k := range some {
+			if r := t.rows[k]; r != nil {
+				each(r)
+			}
+		}
+		t.mu.Unlock()
+		between()
+	}
 }
 
 func (r *row) copy() Conversation {

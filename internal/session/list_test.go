@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -100,10 +101,16 @@ func TestPagesOfWhatIsKept(t *testing.T) {
 	if len(want) == 0 || len(want) == n {
 		t.Fatalf("%d of %d are kept", len(want), n)
 	}
-	for _, sort := range Sorts() {
+	// Those that are kept are found among all, and when they are named.
+	named := append(slices.Collect(maps.Keys(want)), Key{1}) // and one that is not known
+	for i, sort := range append(Sorts(), Sorts()...) {
+		q := Query{Sort: sort, Limit: 37, Keep: keep}
+		if i < len(Sorts()) {
+			q.Among, q.Keep = named, nil
+		}
 		seen := map[Key]bool{}
-		for cursor := ""; ; {
-			page, next, err := tab.Conversations(Query{Sort: sort, Limit: 37, Cursor: cursor, Keep: keep})
+		for {
+			page, next, err := tab.Conversations(q)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,7 +120,7 @@ func TestPagesOfWhatIsKept(t *testing.T) {
 				}
 				seen[c.Key] = true
 			}
-			if cursor = next; next == "" {
+			if q.Cursor = next; next == "" {
 				break
 			}
 		}

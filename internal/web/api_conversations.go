@@ -60,14 +60,12 @@ func (h *Handler) listConversations(w http.ResponseWriter, r *http.Request) {
 		writeUnknownModel(w, name, known)
 		return
 	}
-	keep, err := atReplica(q.Get("replica"), poolOf(q.Get("model"), pools))
-	if err != nil {
+	query := session.Query{Model: q.Get("model"), Client: q.Get("client"), Sort: q.Get("sort"), Limit: limit, Cursor: q.Get("cursor")}
+	if err := atReplica(&query, q.Get("replica"), poolOf(q.Get("model"), pools)); err != nil {
 		writeError(w, http.StatusBadRequest, "%s", err)
 		return
 	}
-	page, next, err := h.o.Conversations.Conversations(session.Query{
-		Model: q.Get("model"), Client: q.Get("client"), Keep: keep, Sort: q.Get("sort"), Limit: limit, Cursor: q.Get("cursor"),
-	})
+	page, next, err := h.o.Conversations.Conversations(query)
 	if err != nil {
 		writeError(w, http.StatusBadRequest, "%s", err)
 		return
@@ -92,24 +90,34 @@ func poolOf(model string, pools map[string]Pool) Pool {
 	return pools[model]
 }
 
-// atReplica picks the conversations whose home is the replica that a parameter
-// names; nil, all of them, when it is empty. Replicas are numbered within a model.
-func atReplica(parameter string, p Pool) (func(session.Key) bool, error) {
+// fewHomed is so few conversations at a replica that they are listed one by one: it
+// keeps the pool's lock for less than a millisecond. Where more live, a page is soon
+// full of them.
+const fewHomed = 4096
+
+// atReplica asks for the conversations whose home is the replica that a parameter
+// names; for all of them when it is empty. Replicas are numbered within a model.
+func atReplica(q *session.Query, parameter string, p Pool) error {
 	if parameter == "" {
-		return nil, nil
+		return nil
 	}
 	if p == nil {
-		return nil, fmt.Errorf("replica %q: needs a model beside it, since each counts its own replicas", parameter)
+		return fmt.Errorf("replica %q: needs a model beside it, since each counts its own replicas", parameter)
 	}
 	replicas := len(p.View().Replicas)
 	n, err := strconv.Atoi(parameter)
 	if err != nil || n < 0 || n >= replicas {
-		return nil, fmt.Errorf("replica %q: must be 0 to %d", parameter, replicas-1)
+		return fmt.Errorf("replica %q: must be 0 to %d", parameter, replicas-1)
 	}
-	return func(k session.Key) bool {
+	if keys, few := p.HomedAt(n, fewHomed); few {
+		q.Among = append([]session.Key{}, keys...) // not nil
+		return nil
+	}
+	q.Keep = func(k session.Key) bool {
 		home, ok := p.Home(k)
 		return ok && home.Replica == n
-	}, nil
+	}
+	return nil
 }
 
 // withConversation finds the conversation of a request's path and its pool, or

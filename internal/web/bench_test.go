@@ -20,7 +20,7 @@ func BenchmarkAMillionConversations(b *testing.B) {
 	}
 	p := box()
 	p.view.Routing.Known = million
-	p.homes = make(map[session.Key]Home, million)
+	p.homes, p.homed = make(map[session.Key]Home, million), map[int][]session.Key{}
 	facts := llmapi.Facts{Route: llmapi.RouteChat, Tools: 1, TextBytes: 9000, Messages: []llmapi.Message{{Role: llmapi.RoleUser}}}
 	var name string
 	for i := range million {
@@ -34,6 +34,7 @@ func BenchmarkAMillionConversations(b *testing.B) {
 			home.Replica = 3
 		}
 		p.homes[id.Key], name = home, id.Key.Name()
+		p.homed[home.Replica] = append(p.homed[home.Replica], id.Key)
 	}
 	h := newHandler(b, nil, []Pool{p}, func(o *Options) { o.Conversations = table })
 	_, next, err := table.Conversations(session.Query{Limit: 1000})

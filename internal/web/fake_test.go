@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,7 @@ type fakePool struct {
 	view     pool.View
 	receipts []pool.Receipt
 	homes    map[session.Key]Home
+	homed    map[int][]session.Key // the keys of homes, by replica; nil when they are few
 	asked    []string
 	refuse   error
 }
@@ -51,11 +53,24 @@ func (p *fakePool) SetPolicy(name string) error {
 	p.view.Routing.Policy = name
 	return p.ask("policy %s", name)
 }
-func (p *fakePool) SetAffinity(on bool) error          { return p.ask("affinity %v", on) }
-func (p *fakePool) SetSpillThreshold(n int) error      { return p.ask("threshold %d", n) }
-func (p *fakePool) Drain(i int) error                  { return p.ask("drain %d", i) }
-func (p *fakePool) Resume(i int) error                 { return p.ask("resume %d", i) }
-func (p *fakePool) Home(k session.Key) (Home, bool)    { h, ok := p.homes[k]; return h, ok }
+func (p *fakePool) SetAffinity(on bool) error       { return p.ask("affinity %v", on) }
+func (p *fakePool) SetSpillThreshold(n int) error   { return p.ask("threshold %d", n) }
+func (p *fakePool) Drain(i int) error               { return p.ask("drain %d", i) }
+func (p *fakePool) Resume(i int) error              { return p.ask("resume %d", i) }
+func (p *fakePool) Home(k session.Key) (Home, bool) { h, ok := p.homes[k]; return h, ok }
+func (p *fakePool) HomedAt(i, n int) (keys []session.Key, all bool) {
+	if keys = p.homed[i]; p.homed == nil {
+		for k, home := range p.homes {
+			if home.Replica == i {
+				keys = append(keys, k)
+			}
+		}
+	}
+	if len(keys) > n {
+		return nil, false
+	}
+	return keys, true
+}
 func (p *fakePool) Move(k session.Key, i int) error    { return p.ask("move %s to %d", k.Name(), i) }
 func (p *fakePool) Release(k session.Key) (known bool) { return p.ask("release %s", k.Name()) == nil }
 
@@ -68,7 +83,7 @@ func (t fakeTable) Conversations(q session.Query) ([]session.Conversation, strin
 	}
 	var page []session.Conversation
 	for _, c := range t {
-		if (q.Model == "" || c.Model == q.Model) && (q.Keep == nil || q.Keep(c.Key)) {
+		if (q.Model == "" || c.Model == q.Model) && (q.Keep == nil || q.Keep(c.Key)) && (q.Among == nil || slices.Contains(q.Among, c.Key)) {
 			page = append(page, c)
 		}
 	}

@@ -89,12 +89,11 @@ func (h *Handler) conversationsPage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	shown := poolOf(q.Get("model"), pools)
-	keep, err := atReplica(q.Get("replica"), shown)
-	if err != nil {
+	query := session.Query{Model: q.Get("model"), Client: q.Get("client"), Sort: cmp.Or(q.Get("sort"), "last_seen"), Limit: perPage, Cursor: q.Get("cursor")}
+	if err := atReplica(&query, q.Get("replica"), shown); err != nil {
 		h.badRequest(w, r, err)
 		return
 	}
-	query := session.Query{Model: q.Get("model"), Client: q.Get("client"), Keep: keep, Sort: cmp.Or(q.Get("sort"), "last_seen"), Limit: perPage, Cursor: q.Get("cursor")}
 	list, next, err := h.o.Conversations.Conversations(query)
 	if err != nil {
 		h.badRequest(w, r, err)
@@ -143,7 +142,7 @@ func (h *Handler) conversationsPage(w http.ResponseWriter, r *http.Request) {
 	if shown != nil {
 		if replicas := len(shown.View().Replicas); replicas > 1 {
 			to := func(n string) string { return with(func(v url.Values) { set(v, "replica", n) }) }
-			p.Replicas = append(p.Replicas, filterLink{"All replicas", to(""), keep == nil})
+			p.Replicas = append(p.Replicas, filterLink{"All replicas", to(""), q.Get("replica") == ""})
 			for i := range replicas {
 				n := strconv.Itoa(i)
 				p.Replicas = append(p.Replicas, filterLink{n, to(n), n == q.Get("replica")})

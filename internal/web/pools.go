@@ -16,6 +16,9 @@ type Pool interface {
 	Drain(replica int) error
 	Resume(replica int) error
 	Home(session.Key) (Home, bool)
+	// HomedAt lists the conversations whose home is a replica; all is false when
+	// there are more than n, and then none is listed.
+	HomedAt(replica, n int) (keys []session.Key, all bool)
 	Release(session.Key) bool
 	Move(k session.Key, replica int) error
 }
@@ -51,6 +54,15 @@ type fitted struct{ *pool.Pool }
 func (f fitted) Home(k session.Key) (Home, bool) {
 	h, ok := f.Pool.Home([16]byte(k))
 	return Home{Replica: h.Replica, Spills: h.Spills, Moves: h.Moves}, ok
+}
+
+func (f fitted) HomedAt(replica, n int) ([]session.Key, bool) {
+	found, all := f.Pool.HomedAt(replica, n)
+	keys := make([]session.Key, len(found))
+	for i, k := range found {
+		keys[i] = session.Key(k)
+	}
+	return keys, all
 }
 
 func (f fitted) Release(k session.Key) bool { return f.Pool.Release([16]byte(k)) }
