@@ -39,10 +39,10 @@ type Learned struct {
 	// Found is the share of what the caches had lost that was found again in the
 	// host-memory tier.
 	Found Measured
-	// Shared, Hold and Throughput follow from the others and are only shown: the
-	// shared prefix in tokens, the seconds for which a place is kept, and turns a
-	// second.
-	Shared, Hold, Throughput Measured
+	// What follows is only shown: the shared prefix in tokens, the seconds for which
+	// a place is kept, turns a second, and the share of the replicas' time that goes
+	// into reading again what was pushed out of their caches.
+	Shared, Hold, Throughput, Rereading Measured
 }
 
 // Measured is a value and the number of samples that it comes from; without any
@@ -62,6 +62,7 @@ func (c *Core) Learned() Learned {
 		Need:     m(l.need), Output: m(l.output), OutputSpread: m(l.outputSpread), Estimated: m(l.estimated),
 		ReadingRate: m(l.rate), Place: m(l.place), Found: m(l.found),
 		Throughput: Measured{l.turns.perSecond(c.clock.now), l.turns.samples},
+		Rereading:  Measured{c.rereading(), l.again.samples},
 	}
 	out.Shared = Measured{float64(c.shared()), len(out.Prefixes)}
 	out.Hold = Measured{c.hold.Seconds(), len(out.Gaps)}

@@ -347,7 +347,7 @@ func TestWhatWasLearnedSurvives(t *testing.T) {
 	next := newPatient(t, separate(2), 40_000)
 	next.core.RestoreLearned(l)
 	got := next.view().Learned
-	l.Throughput, got.Throughput = Measured{}, Measured{} // of the last minute
+	l.Throughput, l.Rereading, got.Throughput, got.Rereading = Measured{}, Measured{}, Measured{}, Measured{} // of the last minute
 	if diff := cmp.Diff(l, got); diff != "" {
 		t.Errorf("restored (-before +after):\n%s", diff)
 	}

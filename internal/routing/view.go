@@ -25,7 +25,8 @@ type View struct {
 type QueueView struct {
 	Waiting int
 	Longest time.Duration // that one of them waits already
-	// Patience is how long a request waits until a replica is kept for it.
+	// Patience is how long a request waits until a replica is kept for it; 0 where
+	// the policy holds none.
 	Patience time.Duration
 	// Wait is how long a request that came now and had to wait would be likely to
 	// wait; 0 when that is not known.
@@ -56,7 +57,10 @@ func (c *Core) Waiting(now time.Time) []Waiting {
 }
 
 func (c *Core) queueView() QueueView {
-	v := QueueView{Waiting: len(c.queue.waiters), Patience: c.patience(), Wait: c.predicted(len(c.queue.waiters) + 1)}
+	v := QueueView{Waiting: len(c.queue.waiters), Wait: c.predicted(len(c.queue.waiters) + 1)}
+	if c.patient() {
+		v.Patience = c.patience()
+	}
 	for _, w := range c.queue.waiters {
 		v.Longest = max(v.Longest, c.clock.now-w.q.since)
 	}

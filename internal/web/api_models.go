@@ -74,10 +74,14 @@ type queue struct {
 	Waiting int    `json:"waiting"`
 	Longest number `json:"longest_s"`
 	Wait    number `json:"likely_wait_s"` // of a request that came now
+	// Patience is how long a request waits until a replica is kept for it; null when
+	// the policy holds none.
+	Patience number `json:"patience_s"`
 }
 
 func queueOf(v pool.View) queue {
-	return queue{v.Waiting, knownTime(v.Routing.Queue.Longest), knownTime(v.Routing.Queue.Wait)}
+	q := v.Routing.Queue
+	return queue{v.Waiting, knownTime(q.Longest), knownTime(q.Wait), knownTime(q.Patience)}
 }
 
 // knownTime is null for a time that is not known.
@@ -133,6 +137,12 @@ type learned struct {
 	Place       *measured `json:"place_s"`
 	Hold        *measured `json:"hold_s"`
 	Throughput  *measured `json:"turns_per_s"`
+	// Rereading is the share of the replicas' time that goes into reading again what
+	// was pushed out of their caches.
+	Rereading *measured `json:"rereading_share"`
+	// Estimated is the tokens that the gateway estimates of a prompt for each that
+	// the engine counts.
+	Estimated *measured `json:"estimate_ratio"`
 }
 
 type measured struct {
@@ -147,7 +157,7 @@ func learnedIn(l routing.Learned) learned {
 		}
 		return &measured{number(m.Value), m.Samples}
 	}
-	return learned{of(l.Shared), of(l.Need), of(l.Output), of(l.ReadingRate), of(l.Place), of(l.Hold), of(l.Throughput)}
+	return learned{of(l.Shared), of(l.Need), of(l.Output), of(l.ReadingRate), of(l.Place), of(l.Hold), of(l.Throughput), of(l.Rereading), of(l.Estimated)}
 }
 
 // modelOf is the API's form of a view.

@@ -50,7 +50,7 @@ func TestModelAsJSON(t *testing.T) {
 	h := newHandler(t, nil, []Pool{p})
 	want := `{"name": "qwen3-4b-dp4", "served_name": "Qwen/Qwen3-4B-Instruct-2507", "aliases": [],
 		"affinity": "on", "policy": "affinity", "instead": null, "shadow": null, "spill_threshold": {"value": 8, "auto": true},
-		"sticky_percent": 97.4, "in_flight": 11, "queue": {"waiting": 0, "longest_s": null, "likely_wait_s": null}, "learned": {"shared_prefix_tokens": null, "request_tokens": null, "answer_tokens": null, "reading_tokens_per_s": null, "place_s": null, "hold_s": null, "turns_per_s": null}, "counters_since": "2026-10-04T08:00:00Z",
+		"sticky_percent": 97.4, "in_flight": 11, "queue": {"waiting": 0, "longest_s": null, "likely_wait_s": null, "patience_s": null}, "learned": {"shared_prefix_tokens": null, "request_tokens": null, "answer_tokens": null, "reading_tokens_per_s": null, "place_s": null, "hold_s": null, "turns_per_s": null, "rereading_share": null, "estimate_ratio": null}, "counters_since": "2026-10-04T08:00:00Z",
 		"conversations": {"live": 12, "known": 40},
 		"working_set": {"tokens": 118000, "capacity_tokens": 160000, "conversations_that_fit": 16},
 		"replicas": [{"index": 0, "url": "http://127.0.0.1:8000", "rank": 0, "state": "ready",
@@ -86,7 +86,7 @@ func TestWhatIsNotMeasuredIsNull(t *testing.T) {
 			State: routing.Ready, Observed: now, Load: routing.Load{KVUsed: math.NaN(), Epoch: 2}}},
 	}, Servers: []pool.ServerView{{URL: "http://a", Error: "refused"}}}}
 	want := `{"name": "m", "served_name": "", "aliases": [], "affinity": "off", "policy": "off", "instead": null, "shadow": null,
-		"spill_threshold": {"value": 5, "auto": false}, "sticky_percent": null, "in_flight": 0, "queue": {"waiting": 0, "longest_s": null, "likely_wait_s": null}, "learned": {"shared_prefix_tokens": null, "request_tokens": null, "answer_tokens": null, "reading_tokens_per_s": null, "place_s": null, "hold_s": null, "turns_per_s": null},
+		"spill_threshold": {"value": 5, "auto": false}, "sticky_percent": null, "in_flight": 0, "queue": {"waiting": 0, "longest_s": null, "likely_wait_s": null, "patience_s": null}, "learned": {"shared_prefix_tokens": null, "request_tokens": null, "answer_tokens": null, "reading_tokens_per_s": null, "place_s": null, "hold_s": null, "turns_per_s": null, "rereading_share": null, "estimate_ratio": null},
 		"counters_since": "2026-10-04T08:00:00Z", "conversations": {"live": 0, "known": 0},
 		"working_set": {"tokens": null, "capacity_tokens": null, "conversations_that_fit": null},
 		"replicas": [

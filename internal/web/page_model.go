@@ -105,7 +105,7 @@ func (h *Handler) modelPage(w http.ResponseWriter, r *http.Request) {
 	for _, name := range routing.Policies() {
 		m.Policies = append(m.Policies, filterLink{Label: name, On: name == v.Routing.Policy})
 	}
-	m.Held, m.HeldOnes, m.Learned = heldSentence(v), heldOnes(v), learnedOf(v.Routing.Learned)
+	m.Held, m.HeldOnes, m.Learned = heldSentence(v), heldOnes(v), learnedOf(v.Routing)
 	var measured memory
 	m.Hour, measured = h.modelHour(r.Context(), v)
 	if s, ok := measured.sentence(v); ok {
@@ -162,7 +162,8 @@ func heldOnes(v pool.View) (lines []string) {
 }
 
 // learnedOf lists what is known of the traffic.
-func learnedOf(l routing.Learned) []learnedRow {
+func learnedOf(v routing.View) []learnedRow {
+	l := v.Learned
 	count := func(f float64) string { return compact(f) + " tokens" }
 	var rows []learnedRow
 	for _, m := range []struct {
@@ -177,10 +178,15 @@ func learnedOf(l routing.Learned) []learnedRow {
 		{"from dispatch to the end of an answer", l.Place, seconds},
 		{"how long a place is kept between turns", l.Hold, seconds},
 		{"throughput", l.Throughput, func(f float64) string { return compact(60*f) + " turns/min" }},
+		{"of the replicas' time, reading again what was pushed out", l.Rereading, func(f float64) string { return about(percent(100 * f)) }},
+		{"estimate of a prompt before the engine counts it", l.Estimated, func(f float64) string { return fmt.Sprintf("%.2f of its tokens", f) }},
 	} {
 		if m.of.Samples > 0 {
 			rows = append(rows, learnedRow{m.label, m.say(m.of.Value), thousands(int64(m.of.Samples))})
 		}
+	}
+	if w := v.Queue.Patience; w > 0 {
+		rows = append(rows, learnedRow{"patience: how long a request waits until a replica is kept for it", seconds(w.Seconds()), dash})
 	}
 	return rows
 }

@@ -86,8 +86,12 @@ func TestModelPageLastHour(t *testing.T) {
 	if strings.Contains(words(page), "none90") {
 		t.Error("turns that were cached stand in the ledger")
 	}
-	p.view.Routing.Learned = routing.Learned{Throughput: routing.Measured{Value: 0.5, Samples: 40}}
-	says(t, get(t, h, "/models/qwen3-4b-dp4"), "throughput30 turns/min40")
+	p.view.Routing.Learned = routing.Learned{
+		Throughput: routing.Measured{Value: 0.5, Samples: 40}, Rereading: routing.Measured{Value: 0.3, Samples: 50},
+		Estimated: routing.Measured{Value: 0.9, Samples: 60},
+	}
+	p.view.Routing.Queue.Patience = 26 * time.Second
+	says(t, get(t, h, "/models/qwen3-4b-dp4"), "throughput30 turns/min40", "pushed out30%50", "0.90 of its tokens60", "kept for it26 s")
 	p.view.Routing.Policy = "off"
 	if page := get(t, h, "/models/qwen3-4b-dp4"); strings.Contains(page, "without memory") {
 		t.Error("an estimate for routing without memory, while that is what is on")
