@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"lmwarden/internal/app"
@@ -27,7 +29,11 @@ type benchCommand struct {
 	Order    string        `default:"given" placeholder:"NAME" help:"Order of the arms in the runs: ${orders} (${default})."`
 	Out      string        `placeholder:"DIR" help:"Folder for results.json, the tables, figures and report.html."`
 
-	Kill         []string `placeholder:"REPLICA@TIME[+TIME]" sep:"none" help:"A simulated replica's server dies in each step, and returns with empty caches after the second time, or at the end of the step; repeatable, as in 1@60s+30s."`
+	Start       []string      `placeholder:"URL=COMMAND" sep:"none" help:"Start an engine with a command of the shell before the measurement, wait for its /health, and end it afterwards; repeatable. Its output goes to engines/ in --out."`
+	StartWithin time.Duration `default:"15m" placeholder:"TIME" help:"Longest time until started engines are ready (${default})."`
+
+	Kill         []string `placeholder:"REPLICA@TIME[+TIME]" sep:"none" help:"A replica's server is killed in each step, if it is simulated or of --start, and returns with empty caches after the second time, or at the end of the step; repeatable, as in 1@60s+30s."`
+	Slow         []string `placeholder:"REPLICAxFACTOR@TIME[+TIME]" sep:"none" help:"A simulated replica takes FACTOR times as long; repeatable."`
 	DrainReplica []string `placeholder:"REPLICA@TIME[+TIME]" sep:"none" help:"A replica is drained through the gateway; repeatable."`
 
 	BytesPerToken int           `default:"4" placeholder:"BYTES" help:"Text that stands for a token, 2 to 7 bytes; 4 is a short English word (${default})."`
@@ -50,10 +56,15 @@ Sizes and times marked DIST are a number (400), a range (7200-7500), exp:MEAN, l
 }
 
 func (c benchCommand) Run(ctx context.Context, io app.IO) error {
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGHUP) // a closed terminal must not leave engines behind
+		defer stop()
+	}
 	return app.Bench(ctx, io, app.BenchOptions{
 		Target: c.Target, Admin: c.Admin, Routers: c.Arm, EngineMetrics: c.EngineMetrics, Model: c.Model, Dialect: c.Dialect, Key: c.APIKey,
 		Protocol: c.Protocol.options(len(c.Trace) > 0), Workload: c.Workload.options(), Trace: c.Trace, MaxThink: c.MaxThink, ThinkFrom: c.ThinkFrom,
-		Seed: c.Protocol.Seed, Repeat: c.Repeat, Order: c.Order, Kill: c.Kill, DrainReplica: c.DrainReplica,
+		Seed: c.Protocol.Seed, Repeat: c.Repeat, Order: c.Order, Kill: c.Kill, Slow: c.Slow, Start: c.Start, StartWithin: c.StartWithin, DrainReplica: c.DrainReplica,
 		BytesPerToken: c.BytesPerToken, Speed: c.Speed, Timeout: c.Timeout, Out: c.Out,
 	})
 }

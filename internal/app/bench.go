@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -39,7 +40,13 @@ type BenchOptions struct {
 	Repeat       int
 	Order        string
 	Kill         []string // as bench.ParseIncident reads them
+	Slow         []string
 	DrainReplica []string
+
+	// Start are engines to be started, as URL=COMMAND; each may take StartWithin until
+	// it is ready.
+	Start       []string
+	StartWithin time.Duration
 
 	BytesPerToken int
 	Speed         float64
@@ -70,6 +77,9 @@ func Bench(ctx context.Context, io IO, o BenchOptions) error {
 	}
 	view := newBenchView(io.Err)
 	options.Warn = view.warn
+	if n := len(options.Start); n > 0 {
+		view.print(fmt.Sprintf("starting engines: %d, with their output in %s\n", n, options.Logs))
+	}
 	s, err := live.New(ctx, options)
 	if err != nil {
 		return err
@@ -127,8 +137,15 @@ func (o BenchOptions) measurement() (live.Measurement, live.Options, error) {
 		}
 		options.Engines = append(options.Engines, u)
 	}
-	if options.Incidents, err = incidents(map[bench.IncidentKind][]string{bench.Kill: o.Kill, bench.DrainReplica: o.DrainReplica}); err != nil {
+	if options.Incidents, err = incidents(map[bench.IncidentKind][]string{bench.Kill: o.Kill, bench.Slow: o.Slow, bench.DrainReplica: o.DrainReplica}); err != nil {
 		return fail(err)
+	}
+	if options.Start, err = engineStarts(o.Start); err != nil {
+		return fail(err)
+	}
+	options.StartWithin, options.Logs = o.StartWithin, filepath.Join(o.Out, enginesFolder)
+	if len(o.Start) > 0 && o.Out == "" {
+		return fail(usageErrorf("--start without --out: give a folder, the engines' output goes there"))
 	}
 	others := slices.Sorted(maps.Keys(options.Routers))
 	switch {
@@ -161,6 +178,25 @@ func endpoint(flag, text string) (*url.URL, error) {
 		return nil, usageErrorf("%s %q: give a URL like http://127.0.0.1:8100", flag, text)
 	}
 	return u, nil
+}
+
+// enginesFolder has the output of started engines.
+const enginesFolder = "engines"
+
+func engineStarts(texts []string) ([]live.Start, error) {
+	var all []live.Start
+	for _, text := range texts {
+		at, command, ok := strings.Cut(text, "=")
+		if !ok || at == "" || strings.TrimSpace(command) == "" {
+			return nil, usageErrorf("--start %q: give URL=COMMAND, like 'http://127.0.0.1:8000=vllm serve MODEL --port 8000'", text)
+		}
+		u, err := endpoint("--start", at)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, live.Start{URL: u, Command: command})
+	}
+	return all, nil
 }
 
 func routers(texts []string) (map[string]*url.URL, error) {

@@ -402,6 +402,33 @@ func TestAReplicaDiesInTheMiddleOfAStep(t *testing.T) {
 	})
 }
 
+// A slow replica takes as many times as long, and no longer than its step.
+func TestASlowReplica(t *testing.T) { inMemory(t, aSlowReplica) }
+
+func aSlowReplica(t *testing.T, m *memory) {
+	_, o := benchBox(t, m, 1)
+	o.Protocol.Arms, o.Protocol.Sessions = []string{"affinity"}, []int{1}
+	w := quarterWorkload()
+	w.OutputTokens = bench.Always(8)
+	o.Workload = w
+	betweenTokens := func(slow ...string) float64 {
+		t.Helper()
+		o.Slow = slow
+		r, _, log, err := o.run(t, context.Background())
+		if err != nil || strings.Contains(log, "warden bench:") {
+			t.Fatalf("%v\n%s", err, log)
+		}
+		return *r.Arm("affinity").Step(1).ITLMean
+	}
+	usual, slowed, after := betweenTokens(), betweenTokens("0x4@0s"), betweenTokens()
+	if r := slowed / usual; r < 3.8 || r > 4.2 {
+		t.Errorf("the slow replica takes %.2f times as long, want 4", r)
+	}
+	if r := after / usual; r < 0.95 || r > 1.05 {
+		t.Errorf("after its step the slow replica takes %.2f times as long", r)
+	}
+}
+
 // What can be known to be wrong is said before any load.
 func TestBenchRefuses(t *testing.T) { inMemory(t, benchRefuses) }
 
@@ -429,6 +456,9 @@ func benchRefuses(t *testing.T, m *memory) {
 		"no replica":         {func(o *BenchOptions) { o.Kill = []string{"4@1s"} }, "kill 4@1s: there is no such replica: 1 are known"},
 		"an endless kill":    {func(o *BenchOptions) { o.Kill = []string{"0@1s"}; o.Protocol.Step = 0; o.Trace = []string{chat} }, "say for how long"},
 		"no trace":           {func(o *BenchOptions) { o.Trace = []string{"absent.jsonl"} }, "absent.jsonl"},
+		"no engine":          {func(o *BenchOptions) { o.Start = []string{"http://127.0.0.1:1"} }, "give URL=COMMAND"},
+		"no folder":          {func(o *BenchOptions) { o.Start, o.Out = []string{"http://127.0.0.1:1=true"}, "" }, "--start without --out"},
+		"no time to start":   {func(o *BenchOptions) { o.Start = []string{"http://127.0.0.1:1=true"} }, "start within 0s"},
 		"half a kill":        {func(o *BenchOptions) { o.Kill = []string{"0"} }, "REPLICA@TIME"},
 		"no time":            {func(o *BenchOptions) { o.Timeout = 0 }, "timeout of 0s"},
 		"no speed":           {func(o *BenchOptions) { o.Speed = 0 }, "speed of 0"},

@@ -123,6 +123,9 @@ func statusLines(st live.Status) []string {
 		counts += fmt.Sprintf("  cached %.1f%%", 100*float64(st.Cached)/float64(st.Prompt))
 	}
 	lines := []string{fmt.Sprintf("%s, %d sessions, %s", st.Step.Arm, st.Step.Sessions, at), counts}
+	if st.Awaiting {
+		lines = append(lines, "waiting for engines to be ready")
+	}
 	if len(st.Running) > 0 {
 		lines = append(lines, "running "+numbers(st.Running)+"  waiting "+numbers(st.Waiting))
 	}

@@ -25,6 +25,9 @@ type System interface {
 	// BlockTokens is the unit of the engines' caches.
 	BlockTokens() int
 
+	// Settle lets so much time pass between two steps, and waits before it for what
+	// is to mend by itself. Its error ends the measurement.
+	Settle(ctx context.Context, d time.Duration) error
 	// Begin says that a step's load begins now.
 	Begin(Step)
 	Now() time.Duration

@@ -38,6 +38,9 @@ func (f *fake) Now() time.Duration               { return f.now }
 func (f *fake) After(d time.Duration, do func()) { f.events.add(f.now+d, do) }
 func (f *fake) Counters() Counters               { return f.counter }
 func (f *fake) Begin(Step)                       {}
+func (f *fake) Settle(ctx context.Context, d time.Duration) error {
+	return f.Run(ctx, f.now+d, func() bool { return false })
+}
 func (f *fake) result(sent time.Duration, e End) Result {
 	return Result{End: e, Sent: sent, First: sent + f.takes/2, Token: sent + f.takes/2, Last: f.now, Output: 1, Prompt: -1, Cached: -1, Replica: -1}
 }

@@ -166,7 +166,7 @@ func (p Protocol) step(ctx context.Context, seed uint64, arm, step int, w Worklo
 	if p.Fresh {
 		place.Draw = arm
 	}
-	if err := s.Run(ctx, s.Now()+settle, func() bool { return false }); err != nil {
+	if err := s.Settle(ctx, settle); err != nil {
 		return Observation{}, err
 	}
 	before, start := s.Counters(), s.Now()

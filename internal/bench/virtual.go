@@ -236,6 +236,11 @@ func (v *virtual) wall() time.Time { return time.Unix(0, 0).UTC().Add(v.now) }
 // After implements System.
 func (v *virtual) After(d time.Duration, do func()) { v.events.add(v.now+d, do) }
 
+// Settle implements System.
+func (v *virtual) Settle(ctx context.Context, d time.Duration) error {
+	return v.Run(ctx, v.now+d, func() bool { return false })
+}
+
 // Run implements System.
 func (v *virtual) Run(ctx context.Context, until time.Duration, idle func() bool) error {
 	const glance = 1 << 12 // events between two looks at ctx

@@ -300,19 +300,18 @@ func (e *engines) problems() []string {
 	return all
 }
 
-// reset empties the engines' caches and returns those that cannot.
-func (e *engines) reset() []string {
-	var problems []string
+// urls are the engines' base URLs.
+func (e *engines) urls() []*url.URL {
+	var all []*url.URL
 	for _, p := range e.all {
-		if err := e.resetOne(p.url); err != nil {
-			problems = append(problems, fmt.Sprintf("engine %s keeps its cache: %v", p.url, err))
-		}
+		all = append(all, p.url)
 	}
-	return problems
+	return all
 }
 
-// resetOne tries until the engine has let go of what was cut a moment ago.
-func (e *engines) resetOne(base *url.URL) error {
+// reset empties an engine's cache. It tries until the engine has let go of what
+// was cut a moment ago.
+func (e *engines) reset(base *url.URL) error {
 	ctx, cancel := context.WithTimeout(context.Background(), resetWithin)
 	defer cancel()
 	for {

@@ -29,15 +29,25 @@ type modelView struct {
 	Name     string
 	Policy   string
 	Replicas []struct {
-		URL  string
-		Rank *int
+		URL   string
+		Rank  *int
+		State string
 	}
 }
 
-// find asks for a model; an empty name is the only one that there is.
+// find takes note of a model as it is; an empty name is the only one that there is.
 func (g *gateway) find(ctx context.Context, name string) (modelView, error) {
+	var err error
+	g.found, err = g.look(ctx, name)
+	g.policy = g.found.Policy
+	return g.found, err
+}
+
+// look asks for a model, as find does.
+func (g *gateway) look(ctx context.Context, name string) (modelView, error) {
+	var m modelView
 	if name != "" {
-		if err := g.call(ctx, "GET", g.at(name), nil, &g.found); err != nil {
+		if err := g.call(ctx, "GET", g.at(name), nil, &m); err != nil {
 			return modelView{}, err
 		}
 	} else {
@@ -52,13 +62,12 @@ func (g *gateway) find(ctx context.Context, name string) (modelView, error) {
 			}
 			return modelView{}, fmt.Errorf("the gateway at %s has %d models (%s): say which one", g.admin, len(names), strings.Join(names, ", "))
 		}
-		g.found = all.Models[0]
+		m = all.Models[0]
 	}
-	if g.found.Name == "" || g.found.Policy == "" {
+	if m.Name == "" || m.Policy == "" {
 		return modelView{}, fmt.Errorf("%s is not the admin API of a gateway: its answer names no model and policy", g.admin)
 	}
-	g.policy = g.found.Policy
-	return g.found, nil
+	return m, nil
 }
 
 func (g *gateway) at(model string) *url.URL { return g.admin.JoinPath("api", "models", model) }

@@ -15,21 +15,26 @@ func (s *System) canHappen(ctx context.Context, i bench.Incident) error {
 	if i.Replica >= len(s.places) {
 		return fmt.Errorf("%s: there is no such replica: %d are known", i, len(s.places))
 	}
-	switch i.Kind {
-	case bench.Kill:
-		engine := s.places[i.Replica].engine
-		if engine == nil {
-			return fmt.Errorf("%s: the URL of the replica is not known", i)
-		}
-		if err := callJSON(ctx, s.plain, http.MethodGet, engine.JoinPath("sim", "state"), "", nil, nil); err != nil {
-			return fmt.Errorf("%s: only a simulated engine (warden sim) can be killed: %w", i, err)
-		}
-	case bench.DrainReplica:
+	engine := s.places[i.Replica].engine
+	if i.Kind == bench.DrainReplica {
 		if s.gateway == nil {
 			return fmt.Errorf("%s: only a gateway with an admin API drains a replica", i)
 		}
-	default:
-		return fmt.Errorf("%s: this can happen in virtual time only", i)
+		return nil
+	}
+	switch {
+	case engine == nil:
+		return fmt.Errorf("%s: the URL of the replica is not known", i)
+	case i.Kind == bench.Kill && s.startedAt(engine) != nil:
+		return nil
+	}
+	if err := callJSON(ctx, s.plain, http.MethodGet, engine.JoinPath("sim", "state"), "", nil, nil); err != nil {
+		if i.Kind == bench.Slow {
+			// Stopping and continuing its process again and again would not do it: what a card
+			// has been given it computes as fast as ever.
+			return fmt.Errorf("%s: only a simulated engine (warden sim) can be slowed: %w", i, err)
+		}
+		return fmt.Errorf("%s: only a simulated engine (warden sim), or one that this measurement has started, can be killed: %w", i, err)
 	}
 	return nil
 }
@@ -46,49 +51,84 @@ func (s *System) lasting(step time.Duration) error {
 
 // strike brings an incident about, in a step of that length.
 func (s *System) strike(i bench.Incident, length time.Duration) {
+	at := s.places[i.Replica]
 	switch i.Kind {
 	case bench.Kill:
+		if e := s.startedAt(at.engine); e != nil {
+			s.killStarted(e, i)
+			return
+		}
 		down := i.For
 		if down == 0 {
 			down = max(length-i.At, time.Millisecond)
 		}
-		fail := map[string]string{"kind": "restart", "down": down.String()}
-		s.bringAbout(i, func(ctx context.Context) error {
-			return callJSON(ctx, s.plain, http.MethodPost, s.places[i.Replica].engine.JoinPath("sim", "fail"), "", fail, nil)
-		})
-	case bench.DrainReplica:
-		s.drained[i.Replica] = true
-		s.bringAbout(i, func(ctx context.Context) error { return s.gateway.order(ctx, i.Replica, "drain") })
-		if i.For > 0 {
-			s.inStep(i.For, func() { s.resume(i.Replica) })
+		s.fail(i.String(), at, map[string]any{"kind": "restart", "down": down.String()})
+		return
+	case bench.Slow:
+		s.fail(i.String(), at, map[string]any{"kind": "slow", "rank": max(at.rank, 0), "factor": i.Factor})
+		s.mends[i] = func() {
+			s.fail("end of "+i.String(), at, map[string]any{"kind": "slow", "rank": max(at.rank, 0), "factor": 1})
 		}
+	case bench.DrainReplica:
+		s.order(i.String(), i.Replica, "drain")
+		s.mends[i] = func() { s.order("end of "+i.String(), i.Replica, "resume") }
+	}
+	if i.For > 0 {
+		s.inStep(i.For, func() { s.mend(i) })
 	}
 }
 
-// resume ends the draining of a replica.
-func (s *System) resume(replica int) {
-	if !s.drained[replica] {
-		return
+// killStarted kills an engine of our own. Without a time it stays down until the
+// step is over.
+func (s *System) killStarted(e *startedEngine, i bench.Incident) {
+	e.kill()
+	if i.For > 0 {
+		s.inStep(i.For, func() {
+			if e.killed {
+				e.begin(&s.lives)
+			}
+		})
 	}
-	delete(s.drained, replica)
-	s.bringAbout(bench.Incident{Kind: "resume", Replica: replica}, func(ctx context.Context) error {
-		return s.gateway.order(ctx, replica, "resume")
+}
+
+// mend ends an incident that is on.
+func (s *System) mend(i bench.Incident) {
+	if end := s.mends[i]; end != nil {
+		delete(s.mends, i)
+		end()
+	}
+}
+
+// fail makes a simulated engine fail.
+func (s *System) fail(what string, at place, failure map[string]any) {
+	s.bringAbout(what, func(ctx context.Context) error {
+		return callJSON(ctx, s.plain, http.MethodPost, at.engine.JoinPath("sim", "fail"), "", failure, nil)
 	})
 }
 
-// bringAbout does something beside the load. That it did not work belongs beside
-// the result.
-func (s *System) bringAbout(i bench.Incident, do func(context.Context) error) {
+// order has the gateway drain or resume a replica.
+func (s *System) order(what string, replica int, order string) {
+	s.bringAbout(what, func(ctx context.Context) error {
+		at := s.gateway.at(s.gateway.found.Name).JoinPath("replicas", strconv.Itoa(replica), order)
+		return s.gateway.call(ctx, http.MethodPost, at, nil, nil)
+	})
+}
+
+// bringAbout does something beside the load, after whatever it was told before:
+// the end of an incident must not overtake its beginning. That it did not work
+// belongs beside the result.
+func (s *System) bringAbout(what string, do func(context.Context) error) {
+	before, done := s.brought, make(chan struct{})
+	s.brought = done
 	s.running.Go(func() {
+		defer close(done)
+		if before != nil {
+			<-before
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), adminWithin)
 		defer cancel()
 		if err := do(ctx); err != nil {
-			s.o.Warn(fmt.Sprintf("%s: %v", i, err))
+			s.o.Warn(fmt.Sprintf("%s: %v", what, err))
 		}
 	})
-}
-
-// order is POST .../replicas/N/drain or resume.
-func (g *gateway) order(ctx context.Context, replica int, what string) error {
-	return g.call(ctx, http.MethodPost, g.at(g.found.Name).JoinPath("replicas", strconv.Itoa(replica), what), nil, nil)
 }

@@ -4,7 +4,8 @@
 // the engines' own counters beside them.
 //
 // It decides nothing about when what is sent, and makes no figures: both are
-// package bench's. It starts no engine.
+// package bench's. Engines that it is told to start are child processes, which it
+// kills, starts anew and ends.
 package live
 
 import (
@@ -36,6 +37,11 @@ type Options struct {
 	// Engines are the base URLs of the engines whose counters are read; none are
 	// those that the gateway names.
 	Engines []*url.URL
+	// Start are engines to be started before, and ended after. Their output goes into
+	// files in the folder Logs; each may take StartWithin until it is ready.
+	Start       []Start
+	Logs        string
+	StartWithin time.Duration
 	// Model is the name that is asked for; empty is the only one that there is.
 	Model   string
 	Dialect Dialect
@@ -50,10 +56,11 @@ type Options struct {
 	Speed float64
 	// Timeout is how long an answer may take until its end.
 	Timeout time.Duration
-	// Cold empties the engines' caches before every arm, where they can do it.
+	// Cold empties the engines' caches before every arm, where they can do it; those
+	// of Start that cannot are started anew.
 	Cold bool
-	// Incidents happen in every step: simulated engines can be killed, and a gateway's
-	// replicas drained.
+	// Incidents happen in every step: simulated engines and those of Start can be
+	// killed, simulated ones slowed, and a gateway's replicas drained.
 	Incidents []bench.Incident
 	// Dial opens all connections; nil is the network.
 	Dial upstream.DialFunc
@@ -77,6 +84,14 @@ func (o Options) Validate() error {
 		return fmt.Errorf("speed of %v: give a number above 0 and at most %d", o.Speed, maxSpeed)
 	case o.Timeout <= 0:
 		return fmt.Errorf("timeout of %v: give more than 0", o.Timeout)
+	case len(o.Start) > 0 && o.StartWithin <= 0:
+		return fmt.Errorf("start within %v: give more than 0", o.StartWithin)
+	}
+	for i, start := range o.Start {
+		same := func(other Start) bool { return other.URL.Host == start.URL.Host }
+		if start.URL.Port() == "" || slices.ContainsFunc(o.Start[:i], same) {
+			return fmt.Errorf("engine to start at %s: give each a port of its own, which the command makes it listen on", start.URL)
+		}
 	}
 	return nil
 }
@@ -98,9 +113,13 @@ type System struct {
 	ours          bool     // it is the gateway
 	conversations map[uint64]*conversation
 	flights       map[*flight]struct{}
-	running       sync.WaitGroup // flights, incidents
-	step          int            // how many have ended
-	drained       map[int]bool   // replicas, by incidents
+	running       sync.WaitGroup            // flights, incidents
+	step          int                       // how many have ended
+	mends         map[bench.Incident]func() // end incidents that are on
+	brought       chan struct{}             // closed when the latest of bringAbout is done
+
+	started []*startedEngine
+	lives   sync.WaitGroup // of started engines
 
 	queue  queue
 	status status
@@ -128,12 +147,17 @@ func New(ctx context.Context, o Options) (*System, error) {
 		o: o, model: o.Model, start: time.Now(), caches: "warm", to: o.Target,
 		client:        upstream.New(upstream.Options{Dial: o.Dial, IdleFor: idleFor}),
 		plain:         &http.Client{Transport: &http.Transport{DialContext: o.Dial, IdleConnTimeout: idleFor}},
-		conversations: make(map[uint64]*conversation), flights: make(map[*flight]struct{}), drained: make(map[int]bool),
+		conversations: make(map[uint64]*conversation), flights: make(map[*flight]struct{}), mends: make(map[bench.Incident]func()),
 		queue: queue{wake: make(chan struct{}, 1)},
 	}
-	if err := s.discover(ctx); err != nil {
-		s.end()
-		return nil, err
+	if o.Admin != nil {
+		s.gateway = &gateway{client: s.plain, admin: o.Admin}
+	}
+	for _, step := range []func(context.Context) error{s.startEngines, s.discover} {
+		if err := step(ctx); err != nil {
+			s.end()
+			return nil, err
+		}
 	}
 	return s, nil
 }
@@ -149,8 +173,7 @@ const (
 func (s *System) discover(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, adminWithin)
 	defer cancel()
-	if s.o.Admin != nil {
-		s.gateway = &gateway{client: s.plain, admin: s.o.Admin}
+	if s.gateway != nil {
 		view, err := s.gateway.find(ctx, s.o.Model)
 		if err != nil {
 			return err
@@ -160,6 +183,11 @@ func (s *System) discover(ctx context.Context) error {
 	urls := s.o.Engines
 	if len(urls) == 0 && s.gateway != nil {
 		urls = s.gateway.engines()
+	}
+	for _, e := range s.started {
+		if !slices.ContainsFunc(urls, func(u *url.URL) bool { return u.Host == e.URL.Host }) {
+			urls = append(urls, e.URL)
+		}
 	}
 	s.engines = newEngines(s.plain, urls, s.Now, s.wall(pollEvery))
 	s.engines.poll(ctx)
@@ -221,6 +249,7 @@ func (s *System) end() {
 		s.engines.close()
 	}
 	s.client.Close()
+	s.endStarted()
 	s.plain.CloseIdleConnections()
 }
 
@@ -231,13 +260,47 @@ func (s *System) Switch(arm string, cold bool) error {
 	}
 	s.caches = "warm"
 	if cold || s.o.Cold {
-		s.caches = "cold"
-		for _, problem := range s.engines.reset() {
-			s.caches = "warm: not every engine can empty its cache"
-			s.o.Warn(problem)
-		}
+		s.caches = s.emptyCaches()
 	}
 	return nil
+}
+
+// emptyCaches says what came of it.
+func (s *System) emptyCaches() string {
+	var restarted, kept bool
+	for _, base := range s.engines.urls() {
+		err := s.engines.reset(base)
+		switch e := s.startedAt(base); {
+		case err == nil:
+		case e == nil:
+			kept = true
+			s.o.Warn(fmt.Sprintf("engine %s keeps its cache: %v", base, err))
+		case e.loaded:
+			restarted = true
+			e.restart(&s.lives) // Settle waits for it
+		}
+	}
+	switch {
+	case kept:
+		return "warm: not every engine can empty its cache"
+	case restarted:
+		return "cold: engines were started anew"
+	}
+	return "cold"
+}
+
+// Settle implements bench.System. Started engines that were killed in the step
+// before are started, and one that has ended by itself is an error.
+func (s *System) Settle(ctx context.Context, d time.Duration) error {
+	for _, e := range s.started {
+		if e.killed {
+			e.begin(&s.lives)
+		}
+	}
+	if err := s.awaitStarted(ctx); err != nil {
+		return err
+	}
+	return s.Run(ctx, s.Now()+d, func() bool { return false })
 }
 
 // route sends the requests from now on to an arm.
@@ -256,6 +319,9 @@ func (s *System) route(arm string) error {
 // Begin implements bench.System.
 func (s *System) Begin(step bench.Step) {
 	s.status.begin(step, s.Now())
+	for _, e := range s.started {
+		e.loaded = true
+	}
 	for _, i := range s.o.Incidents {
 		s.inStep(i.At, func() { s.strike(i, step.Length) })
 	}
@@ -336,8 +402,8 @@ func (s *System) Cut() {
 	for f := range s.flights {
 		f.cancel()
 	}
-	for replica := range s.drained {
-		s.resume(replica)
+	for i := range s.mends {
+		s.mend(i)
 	}
 	s.running.Wait()
 	for do := s.queue.take(); do != nil; do = s.queue.take() {

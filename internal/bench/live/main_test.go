@@ -22,6 +22,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(serverEnv) != "" {
 		os.Exit(fixedDelayServer())
 	}
+	if at := os.Getenv(engineEnv); at != "" {
+		os.Exit(childEngine(at))
+	}
 	goleak.VerifyTestMain(m)
 }
 

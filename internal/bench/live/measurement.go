@@ -99,9 +99,12 @@ func (m Measurement) Run(ctx context.Context, s *System, each func(bench.Measure
 
 // box says what was measured, as it stands in results.
 func (m Measurement) box(s *System, caches map[string]string) any {
-	var engines, incidents, routers []string
+	var engines, incidents, routers, started []string
 	for _, p := range s.engines.all {
 		engines = append(engines, p.url.Redacted())
+	}
+	for _, e := range s.started {
+		started = append(started, e.URL.Redacted()+"="+e.Command)
 	}
 	for _, i := range s.o.Incidents {
 		incidents = append(incidents, i.String())
@@ -128,9 +131,10 @@ func (m Measurement) box(s *System, caches map[string]string) any {
 		Incidents     string            `json:"incidents"`
 		BytesPerToken int               `json:"bytes_per_token"`
 		TimeoutS      float64           `json:"timeout_s"`
-		Speed         float64           `json:"speed"` // of simulated engines
+		Started       []string          `json:"started,omitempty"` // commands of engines
+		Speed         float64           `json:"speed"`             // of simulated engines
 	}{
 		"live", target, strings.Join(routers, " "), strings.Join(engines, " "), s.model, s.o.Dialect, len(s.places), caches,
-		m.Order, m.Repeat, strings.Join(incidents, ", "), s.o.BytesPerToken, s.o.Timeout.Seconds(), s.o.Speed,
+		m.Order, m.Repeat, strings.Join(incidents, ", "), s.o.BytesPerToken, s.o.Timeout.Seconds(), started, s.o.Speed,
 	}
 }

@@ -17,6 +17,7 @@ type Status struct {
 	Prompt, Cached              int           // of those that told both
 	TTFBP50                     time.Duration // negative when no token has come
 	LastError                   string
+	Awaiting                    bool      // started engines, until they are ready
 	Running, Waiting            []float64 // by replica, NaN where not known; nil when no engine is
 }
 
@@ -38,6 +39,12 @@ func (s *status) begin(step bench.Step, now time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.began, s.ttfb, s.seen = now, nil, Status{Step: step}
+}
+
+func (s *status) await(engines bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen.Awaiting = engines
 }
 
 func (s *status) sent() {
