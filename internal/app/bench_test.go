@@ -227,7 +227,7 @@ func benchMeasuresBothArmsAndGivesThePolicyBack(t *testing.T, m *memory) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log)
 	}
-	if got := g.policyOf(); got != "affinity" {
+	if got := g.policyOf(); got != "patience" {
 		t.Errorf("the gateway is left with policy %s", got)
 	}
 	if !strings.Contains(out, "| sessions (off → round-robin) |") || strings.Contains(out, "failed,") {
@@ -294,7 +294,7 @@ func anInterruptedBenchReportsWhatThereIs(t *testing.T, m *memory) {
 	if !strings.Contains(out.String(), "| 8 | ") {
 		t.Errorf("printed:\n%s", &out)
 	}
-	if got := g.policyOf(); got != "affinity" {
+	if got := g.policyOf(); got != "patience" {
 		t.Errorf("the gateway is left with policy %s", got)
 	}
 	g.checkNothingInFlight()

@@ -261,7 +261,7 @@ func TestAffinityCanBeSwitchedAtRunTime(t *testing.T) {
 		t.Errorf("with affinity off: %s on %s", r.decision(), r.replica())
 	}
 	g.admin(http.MethodPatch, "/api/models/tiny", `{"affinity":"on"}`, &m)
-	if m.Policy != "affinity" {
+	if m.Policy != "patience" {
 		t.Errorf("switched on: policy %s", m.Policy)
 	}
 	if r := c.turn(); r.decision() != "stayed" || r.replica() != home {

@@ -202,7 +202,7 @@ func TestAStreamThatWaitsLongIsKeptAlive(t *testing.T) {
 func TestTheQueueIsFull(t *testing.T) {
 	for path, kind := range map[string]string{"/v1/messages": "overloaded_error", "/v1/chat/completions": "server_error"} {
 		inMemory(t, func(t *testing.T, m *memory) {
-			g := patientBox(t, m, 1, func(c *config.Config) { c.Limits.Waiting = 2 })
+			g := patientBox(t, m, 1, func(c *config.Config) { c.Models[0].Waiting = 2 })
 			c := g.crowd(t.Context(), 7, path, false)
 			c.sent.Wait()
 			answered := 0

@@ -312,7 +312,7 @@ func (c *Config) Fill() {
 
 func (m *Model) fill(s Session, l Limits) {
 	if m.Policy == "" {
-		m.Policy = "affinity"
+		m.Policy = "patience"
 	}
 	if m.HostTier == "" {
 		m.HostTier = "auto"

@@ -90,7 +90,7 @@ func TestParseReadsEveryKeyOverTheDefaults(t *testing.T) {
 			{URL: parseURL(t, "https://gpu-2:8443/vllm"), KVEvents: Endpoint{"gpu-2", 5557}, KVEventsReplay: Endpoint{"::1", 5657}},
 		},
 	}, {
-		Name: "7", Policy: "affinity", HostTier: "auto", LiveFor: Duration(10 * time.Minute), IdleFor: Duration(2 * time.Hour),
+		Name: "7", Policy: "patience", HostTier: "auto", LiveFor: Duration(10 * time.Minute), IdleFor: Duration(2 * time.Hour),
 		Waiting: 50, Wait: Duration(time.Minute),
 		Engines: []Engine{{URL: parseURL(t, "http://[::1]:8001")}},
 	}}

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	defaultPolicy = "affinity"
+	defaultPolicy = "patience"
 	policyOff     = "off"
 )
 

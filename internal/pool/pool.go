@@ -30,7 +30,7 @@ type Options struct {
 	// Servers are the engine processes, in the order in which their replicas are
 	// numbered. Required.
 	Servers []Server
-	// Policy is a name of routing.Policies(). Default "affinity".
+	// Policy is a name of routing.Policies(). Default "patience".
 	Policy string
 	// Shadow is a policy that is asked as well and decides nothing; empty for none.
 	Shadow string

@@ -96,7 +96,7 @@ func TestOperatorsControls(t *testing.T) {
 		if built {
 			hear()
 		}
-		if v := p.View().Routing; v.Policy != "affinity" || !v.SpillAuto || v.SpillThreshold != 8 || v.WorkingSet.Tokens != -1 {
+		if v := p.View().Routing; v.Policy != "patience" || !v.SpillAuto || v.SpillThreshold != 8 || v.WorkingSet.Tokens != -1 {
 			t.Errorf("built %v: at first %+v", built, v)
 		}
 		for _, step := range []struct {
@@ -135,7 +135,7 @@ func TestAffinityComesBackAfterAStartWithout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.SetAffinity(true); err != nil || p.View().Routing.Policy != "affinity" {
+	if err := p.SetAffinity(true); err != nil || p.View().Routing.Policy != "patience" {
 		t.Errorf("%q %v", p.View().Routing.Policy, err)
 	}
 }
@@ -272,7 +272,7 @@ func TestAHomeWaitsForItsReplica(t *testing.T) {
 func TestAShadowAndAHostTier(t *testing.T) { synctest.Test(t, shadowAndHostTier) }
 
 func shadowAndHostTier(t *testing.T) {
-	o := Options{Name: "m", Servers: []Server{{URL: "http://a"}}, Policy: "patience", Shadow: "round-robin"}
+	o := Options{Name: "m", Servers: []Server{{URL: "http://a"}}, Shadow: "round-robin"}
 	p, err := New(o)
 	if err != nil {
 		t.Fatal(err)
