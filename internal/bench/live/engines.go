@@ -24,6 +24,8 @@ const (
 	pollAtMost = 50 * time.Millisecond
 	// pollWithin bounds one reading, on the clock.
 	pollWithin = 3 * time.Second
+	// fewestPolls are those of a step short of which nobody knows how busy it was.
+	fewestPolls = 5
 	// staleAfter is after how many failed readings in a row an engine's numbers are
 	// no longer known. One that refuses connections is dead, and counts nothing.
 	staleAfter = 3
@@ -48,6 +50,7 @@ type engines struct {
 	all  []*polled     // guarded by mu, with all that is in it
 	last time.Duration // guarded by mu: the poll before
 	busy time.Duration // guarded by mu: sum over the replicas
+	read int           // guarded by mu: polls until now
 }
 
 // polled is one engine.
@@ -146,6 +149,7 @@ func (e *engines) poll(ctx context.Context) {
 	now := e.now()
 	e.busy += time.Duration(running) * (now - e.last)
 	e.last = now
+	e.read++
 }
 
 func (e *engines) page(ctx context.Context, base *url.URL) (engine.Page, error) {
@@ -239,6 +243,13 @@ func (e *engines) counters() bench.Counters {
 		return bench.Counters{PromptTokens: math.NaN(), CachedTokens: math.NaN(), BusySeconds: math.NaN(), Preemptions: math.NaN()}
 	}
 	return c
+}
+
+// polls is how often the pages have been read.
+func (e *engines) polls() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.read
 }
 
 // load is the requests running and waiting on each replica, NaN where it is not

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"net/http"
@@ -80,6 +81,23 @@ func TestCountersOfAnEngineThatDoesNotTell(t *testing.T) {
 	for i, known := range []bool{true, true, true, true, true, false} {
 		if c := s.Counters(); unknown(c) == known {
 			t.Errorf("reading %d: %+v", i+2, c)
+		}
+	}
+}
+
+// Of a load during which the pages were hardly read nobody knows how busy the
+// replicas were.
+func TestALoadTooShortForItsBusyTime(t *testing.T) {
+	for polls, known := range map[int]bool{fewestPolls - 1: true, fewestPolls - 2: false} {
+		s, _ := still(t, pages(t, page(5, 5)))
+		before := s.Counters()
+		s.Begin(bench.Step{})
+		for range polls {
+			s.engines.poll(context.Background())
+		}
+		loaded, after := s.Counters(), s.Counters()
+		if math.IsNaN(loaded.BusySeconds) == known || math.IsNaN(before.BusySeconds+after.BusySeconds) || math.IsNaN(loaded.PromptTokens) {
+			t.Errorf("%d polls: before %v, at the end %v, after %v", polls, before, loaded, after)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -117,6 +118,9 @@ type System struct {
 	step          int                       // how many have ended
 	mends         map[bench.Incident]func() // end incidents that are on
 	brought       chan struct{}             // closed when the latest of bringAbout is done
+
+	loading bool // until the Counters that end a step's load
+	polled  int  // how often the engines had been read when it began
 
 	started []*startedEngine
 	lives   sync.WaitGroup // of started engines
@@ -319,6 +323,7 @@ func (s *System) route(arm string) error {
 // Begin implements bench.System.
 func (s *System) Begin(step bench.Step) {
 	s.status.begin(step, s.Now())
+	s.loading, s.polled = true, s.engines.polls()
 	for _, e := range s.started {
 		e.loaded = true
 	}
@@ -343,10 +348,16 @@ func (s *System) Replicas() int { return len(s.places) }
 // BlockTokens implements bench.System.
 func (s *System) BlockTokens() int { return s.engines.blockTokens() }
 
-// Counters implements bench.System. It reads the engines' pages now.
+// Counters implements bench.System. It reads the engines' pages now. At the end of
+// a load that was too short for their busy time to be known, that is not.
 func (s *System) Counters() bench.Counters {
 	s.engines.poll(context.Background())
-	return s.engines.counters()
+	c := s.engines.counters()
+	if s.loading && s.engines.polls()-s.polled < fewestPolls {
+		c.BusySeconds = math.NaN()
+	}
+	s.loading = false
+	return c
 }
 
 // Now implements bench.System.
