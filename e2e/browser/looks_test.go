@@ -12,11 +12,11 @@ import (
 
 var pages = []string{"/", "/models/" + model, "/conversations", "/conversations/{conversation}", "/stats?range=15m", "/stats?measure=ttfb&group=replica", "/benchmarks", "/benchmarks/before", "/benchmarks?run=before&run=after", "/settings", "/connect", "/none"}
 
-// looksOfPages are the two ways to look at each page.
+// looksOfPages are the ways to look at each page: each width and each scheme.
 var looksOfPages = []struct {
 	scheme string
 	width  int64
-}{{"light", 1240}, {"dark", 360}}
+}{{"light", 1240}, {"dark", 1240}, {"dark", 360}}
 
 // axeCore is the script that finds faults of accessibility, nil where it is not
 // installed.
@@ -29,7 +29,7 @@ func axeCore(t *testing.T) []byte {
 	return axe
 }
 
-// looks opens each page in both ways.
+// looks opens each page in all ways.
 func looks(t *testing.T, b *box, p *tab) {
 	defer b.pause()() // it costs the machine what the browser needs
 	axe := axeCore(t)
@@ -46,10 +46,20 @@ func looks(t *testing.T, b *box, p *tab) {
 	}
 }
 
-// look checks a page's width, colours and accessibility.
+// look checks a page's width, colours and accessibility: as it comes, and with
+// everything opened that can be.
 func (p *tab) look(axe []byte, path, scheme string, width int64) {
 	p.t.Helper()
 	where := fmt.Sprintf("%s, %s, %d px", path, scheme, width)
+	p.lookAt(axe, where, scheme, width)
+	opened := eval[int](p, `(() => { const all = [...document.querySelectorAll("details:not([open])")]; all.forEach((d) => { d.open = true }); return all.length })()`)
+	if opened > 0 {
+		p.lookAt(axe, fmt.Sprintf("%s, with %d opened", where, opened), scheme, width)
+	}
+}
+
+func (p *tab) lookAt(axe []byte, where, scheme string, width int64) {
+	p.t.Helper()
 	if over := eval[int64](p, `document.documentElement.scrollWidth`); over > width {
 		p.t.Errorf("%s: is %d px wide", where, over)
 	}

@@ -44,7 +44,7 @@ export ANTHROPIC_AUTH_TOKEN=dummy
 export ANTHROPIC_MODEL={model}
 export CLAUDE_CODE_GATEWAY_HINT_HEADERS=1
 export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1
-claude -p "what does this repository do?"`, "It sends a session id of its own.", []string{"claude"}},
+claude -p "what does this repository do?"`, "It sends a session id of its own. With vLLM before 0.18 add export CLAUDE_CODE_ATTRIBUTION_HEADER=0: the line that it removes changes at the start of the prompt, so that nothing behind it is found in the cache again.", []string{"claude"}},
 	{"Codex", "~/.codex/config.toml", `model = "{model}"
 model_provider = "warden"
 

@@ -28,9 +28,10 @@ type conversationPage struct {
 	Latest   string // link back to the latest turns
 	Note     string // why there are no turns to show
 	Children []rowOnPage
-	Replicas []filterLink // where it may be moved to
+	Replicas []string // where it may be moved to
 	Open     bool
 	Homeless bool
+	Served   bool // its model is
 }
 
 // turnRow is a turn in the table.
@@ -75,12 +76,14 @@ func (h *Handler) conversationPage(w http.ResponseWriter, r *http.Request) {
 		p.Parent, p.ParentID = conversationPath(parent), parent
 	}
 	replicas := 0
-	if pool != nil {
+	if p.Served = pool != nil; p.Served {
 		v := pool.View()
 		p.Refresh = listRefresh(v.Routing.Known)
 		replicas = len(v.Replicas)
 		for i := range replicas {
-			p.Replicas = append(p.Replicas, filterLink{Label: strconv.Itoa(i), On: strconv.Itoa(i) == p.Row.Home})
+			if n := strconv.Itoa(i); n != p.Row.Home {
+				p.Replicas = append(p.Replicas, n)
+			}
 		}
 	}
 	p.Say = fmt.Sprintf("%s in %s", plural(int(c.Turns), "1 turn", "%d turns"), span(c.LastSeen.Sub(c.FirstSeen)))

@@ -25,6 +25,7 @@ type statsPage struct {
 	CSV                string
 	Headline, Explains string
 	Charts             []namedChart
+	Nothing            string // why there is none of them
 	Totals             measureTable
 	TotalsBy           string
 	Causes             []causeRow
@@ -107,7 +108,7 @@ func (h *Handler) statsPage(w http.ResponseWriter, r *http.Request) {
 		h.notFound(w, r, noSuchModel(q.Model, known))
 		return
 	}
-	p := statsPage{page: h.page(r, navStats, "Stats", ""), Heading: measures[chosen].heading}
+	p := statsPage{page: h.page(r, navStats, "Stats", ""), Heading: measures[chosen].heading, Nothing: "Nothing in this range."}
 	p.links(v, measure, q, known)
 	if span := q.To.Sub(q.From); span > 6*time.Hour {
 		p.Refresh = 10 * often
@@ -298,11 +299,8 @@ func (h *Handler) requestStats(r *http.Request, q stats.Query, measure string, p
 	}
 	if q.Group == stats.GroupNone && len(data.Series) > 0 {
 		p.Charts = []namedChart{{chart: requestChart(frame{Height: plotHeight}, measure, q, data.Series[0].Points, now)}}
-		switch measure {
-		case "ttfb":
-			p.Charts = append(p.Charts, namedChart{chart: behindQuantiles(q, data.Series[0].Points, ttfbOf)})
-		case "wait":
-			p.Charts = append(p.Charts, namedChart{chart: behindQuantiles(q, data.Series[0].Points, waitedOf)})
+		if of := timeOf(measure); of != nil {
+			p.Charts = append(p.Charts, namedChart{chart: behindQuantiles(q, data.Series[0].Points, of)})
 		}
 	} else {
 		shown := data.Series[:min(len(data.Series), maxMembers)]
@@ -318,6 +316,9 @@ func (h *Handler) requestStats(r *http.Request, q stats.Query, measure string, p
 	case "wait":
 		p.Headline = about(share(waited, total))
 		p.Explains = "of requests waited at the gateway " + rangeWords(q, now)
+		if waited == 0 {
+			p.Charts, p.Nothing = nil, "Requests wait here under the policy patience only, while no replica has room for their context."
+		}
 	case "requests":
 		p.Headline = thousands(total)
 		p.Explains = "requests ended " + rangeWords(q, now)
@@ -379,6 +380,17 @@ func requestChart(f frame, measure string, q stats.Query, points []stats.Request
 		return waitChart(f, q, points)
 	}
 	return latencyChart(f, q, points)
+}
+
+// timeOf is the time that a measure is about, nil for one that counts.
+func timeOf(measure string) func(*stats.RequestPoint) stats.Quantiles {
+	switch measure {
+	case "ttfb":
+		return ttfbOf
+	case "wait":
+		return waitedOf
+	}
+	return nil
 }
 
 // behindQuantiles draws how many requests each percentile is of.
