@@ -151,8 +151,11 @@ func milliseconds(ms float64) time.Duration {
 	return time.Duration(ms * float64(time.Millisecond))
 }
 
+// report takes what an engine tells. An engine tells its KV use with its counts, and
+// nothing while only that changes.
 func (b *board) report(now time.Time, rank int, load Load) {
-	if b.silent || b.loads[rank] == load {
+	last := b.loads[rank]
+	if b.silent || last.Running == load.Running && last.Waiting == load.Waiting {
 		return
 	}
 	b.loads[rank] = load

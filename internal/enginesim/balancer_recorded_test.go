@@ -2,7 +2,6 @@ package enginesim
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"regexp"
 	"strconv"
 	"strings"
@@ -194,135 +193,29 @@ func TestTwoAPIServersOverOneConnectionAsRecorded(t *testing.T) {
 	}
 }
 
-// crowd is one arm of conversations.txt: conversations at once, eight turns
-// each, on the recorded box.
-type crowd struct {
-	conversations  int
-	system, growth int // bytes of the system prompt and of each turn
-	arm            string
-}
-
-// run lets the crowd talk once; the seed decides the think times, and the ranks
-// of the random arm.
-func (c crowd) run(t testing.TB, seed uint64) tally {
-	t.Helper()
-	const turns, answer = 8, 24
-	var sum tally
-	w := recordedBox(t)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	think := func() time.Duration { return time.Duration(rng.Int64N(int64(300 * time.Millisecond))) }
-	for k := range c.conversations {
-		history := chat{seed: uint64(k)}
-		turn := 0
-		var next func()
-		next = func() {
-			// The marks of a turn take 22 tokens. The recorded prompts sum up to four
-			// tokens less than all of them with the 26 of the first.
-			tokens := c.system + c.growth + 26 + turn*(c.growth+answer+22)
-			if turn >= turns/2 {
-				tokens--
-			}
-			turn++
-			rank := AnyRank
-			switch c.arm {
-			case "pinned":
-				rank = k % 2
-			case "random":
-				rank = rng.IntN(2)
-			}
-			s := Sequence{Prompt: history.grow(t, tokens), Output: history.answer(answer)}
-			w.submit(0, rank, s, func(e Emit) {
-				if e.First {
-					sum.add(usage{len(s.Prompt), e.Cached, e.Created})
-				}
-				if e.Done && turn < turns {
-					w.after(think(), next)
-				}
-			})
-		}
-		w.after(think(), next)
-	}
-	w.run()
-	return sum
-}
-
-var crowdRow = regexp.MustCompile(`^system +(\d+) turn +(\d+) (\w+) +seed \d: cached (\d+)/(\d+)`)
-
-// recordedCrowds returns what the recording says about each crowd, one tally a
-// row. Rows with seed 3 are of seven conversations.
-func recordedCrowds(t testing.TB) map[crowd][]tally {
-	t.Helper()
-	rows := make(map[crowd][]tally)
-	for _, line := range recording(t, "conversations.txt") {
-		m := crowdRow.FindStringSubmatch(line)
-		if m == nil {
+// Each choice was made with these counts in view and in flight.
+func TestBalancerChoosesAsRecorded(t *testing.T) {
+	choices := 0
+	for _, line := range recording(t, "choices.txt") {
+		var view [2]Load
+		var inFlight [2]int
+		var start, want int
+		if n, _ := fmt.Sscanf(line, "%d %d %f %d %d %d %f %d %d -> %d",
+			&view[0].Waiting, &view[0].Running, &view[0].KVUsed, &inFlight[0],
+			&view[1].Waiting, &view[1].Running, &view[1].KVUsed, &inFlight[1], &start, &want); n != 10 {
 			continue
 		}
-		n := numbers(strings.Join(append(m[1:3:3], m[4:]...), " "))
-		c := crowd{conversations: 8, system: n[0], growth: n[1], arm: m[3]}
-		if strings.Contains(line, "seed 3") {
-			c.conversations = 7
+		choices++
+		b, err := NewBalancer(BalancerOptions{Params: mustPreset(t, "cpu-tiny"), Ranks: 2, Clients: 1})
+		if err != nil {
+			t.Fatal(err)
 		}
-		rows[c] = append(rows[c], tally{cached: n[2], prompt: n[3]})
-	}
-	if len(rows) != 14 {
-		t.Fatalf("the recording has %d kinds of rows, want 14", len(rows))
-	}
-	return rows
-}
-
-func TestPinnedConversationsThatFitAsRecorded(t *testing.T) {
-	for c, rows := range recordedCrowds(t) {
-		if c.arm != "pinned" || c.system > 800 { // above, the caches overflow and times matter
-			continue
-		}
-		for seed, want := range rows {
-			if got := c.run(t, uint64(seed)); got != want {
-				t.Errorf("%+v: got %+v, recorded %+v", c, got, want)
-			}
+		b.view, b.inFlight, b.start = view[:], inFlight[:], start
+		if got := b.Choose(time.Time{}); got != want {
+			t.Errorf("%s: got %d", line, got)
 		}
 	}
-}
-
-// The other rows depend on the real machine's times and on chance: its two runs of
-// a row differ by up to 0.14. Where they agree within 0.03 (but for the fullest
-// caches), the mean of the modelled ones is as near, else it lies between the two or
-// not far from them.
-func TestConversationsAtOnceNearTheRecorded(t *testing.T) {
-	const runs, agree, beside = 5, 0.03, 0.06
-	mean := make(map[crowd]float64)
-	for c, rows := range recordedCrowds(t) {
-		if c.conversations == 7 {
-			continue // a single run
-		}
-		low, high := 1.0, 0.0
-		for _, row := range rows {
-			share := float64(row.cached) / float64(row.prompt)
-			low, high = min(low, share), max(high, share)
-		}
-		for seed := range uint64(runs) {
-			got := c.run(t, seed)
-			if got.prompt != rows[0].prompt {
-				t.Fatalf("%+v: %d prompt tokens, recorded %d", c, got.prompt, rows[0].prompt)
-			}
-			mean[c] += float64(got.cached) / float64(got.prompt) / runs
-		}
-		margin := beside
-		if high-low <= agree && c.system < 2500 { // else every turn depends on which of two prompts comes first
-			margin = agree
-		}
-		if mean[c] < low-margin || mean[c] > high+margin {
-			t.Errorf("%+v: mean cached share %.3f, recorded %.3f to %.3f", c, mean[c], low, high)
-		}
-	}
-	// Pinning wins as long as the caches hold most of the conversations.
-	for c, pinned := range mean {
-		if c.arm != "pinned" || c.system == 2500 {
-			continue
-		}
-		c.arm = "none"
-		if none := mean[c]; pinned < none+0.1 {
-			t.Errorf("%+v: cached share %.3f pinned, %.3f over the balancer", c, pinned, none)
-		}
+	if choices != 128 {
+		t.Errorf("%d choices in the recording, want 128", choices)
 	}
 }

@@ -99,11 +99,12 @@ func TestBalancerScores(t *testing.T) {
 }
 
 func TestBalancerSeesCountsWhenTheyArePublished(t *testing.T) {
-	// chosen says which rank version A picks at a moment after rank 0 reported one
-	// running request at 10 ms and rank 1 three at 120 ms.
+	// chosen says which rank version A picks, in front of ranks in lockstep, at a
+	// moment after rank 0 reported one running request at 10 ms and rank 1 three at
+	// 120 ms.
 	chosen := func(ms int, silent bool) int {
 		p := mustPreset(t, "tiny-fast")
-		p.Balancer, p.CountsUnpublished = BalancerA, silent
+		p.Balancer, p.CountsUnpublished, p.PublishCollectMS = BalancerA, silent, 50
 		b, err := NewBalancer(BalancerOptions{Params: p, Ranks: 2, Clients: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -152,11 +153,27 @@ func TestBalancerCountsForAllAPIServers(t *testing.T) {
 func TestPublicationDoesNotWaitForSilence(t *testing.T) {
 	b := newTestBalancer(t, BalancerOptions{Ranks: 2}, BalancerA)
 	b.Report(at(0), 0, Load{})
-	for ms := 110; ms <= 160; ms += 10 {
+	for ms := 10; ms <= 100; ms += 10 {
 		b.Report(at(ms), 0, Load{Running: ms})
 	}
-	if got := b.Choose(at(165)); got != 1 {
-		t.Errorf("rank %d: the change at 110 ms must be known at 160, whatever came after", got)
+	if got := b.Choose(at(100)); got != 1 {
+		t.Errorf("rank %d: the change at 10 ms must be known at 100, whatever came after", got)
+	}
+}
+
+func TestKVUseAloneIsNotReported(t *testing.T) {
+	b := newTestBalancer(t, BalancerOptions{Ranks: 2}, BalancerC)
+	b.Report(at(0), 0, Load{Running: 1, Waiting: 1})
+	b.Choose(at(100)) // has the counts
+	b.Report(at(300), 0, Load{Running: 1, Waiting: 1, KVUsed: 1})
+	b.Choose(at(500))
+	if got := b.view[0].KVUsed; got != 0 {
+		t.Errorf("KV use %g is known, though the counts have not changed", got)
+	}
+	b.Report(at(600), 0, Load{Running: 2, Waiting: 1, KVUsed: 0.9})
+	b.Choose(at(600))
+	if got := b.view[0].KVUsed; got != 0.9 {
+		t.Errorf("KV use %g, want the 0.9 that came with the counts", got)
 	}
 }
 

@@ -55,7 +55,8 @@ type Params struct {
 	CountsUnpublished bool
 	// A change of an engine's counts reaches the balancer PublishCollectMS after it
 	// happened, at the earliest PublishIntervalMS after the last publication; without
-	// a change the counts are published every PublishIdleMS.
+	// a change the counts are published every PublishIdleMS. Only ranks in lockstep,
+	// those of mixture-of-experts models, are waited for (50 ms).
 	PublishCollectMS  float64
 	PublishIntervalMS float64
 	PublishIdleMS     float64
@@ -88,7 +89,6 @@ func presets() map[string]Params {
 		HostLinkGBPerS:    20, // PCIe 4.0 x16, as far as it goes
 		BytesPerToken:     4,
 		Balancer:          BalancerC,
-		PublishCollectMS:  50,
 		PublishIntervalMS: 100,
 		PublishIdleMS:     5000,
 	}
@@ -120,11 +120,12 @@ func presets() map[string]Params {
 	tiny.OverheadMS, tiny.WeightsMS, tiny.LinearUSPerToken = 0.2, 1, 10
 
 	// The real vLLM on a CPU with a two-layer model that the recordings in testdata
-	// come from.
+	// come from. Its step times are measured, see docs/engines.md.
 	cpu := base
 	cpu.KVTokens, cpu.BlockTokens = 12_800, 32
 	cpu.MaxSequences, cpu.MaxModelLen = 128, 8192
-	cpu.OverheadMS, cpu.WeightsMS, cpu.LinearUSPerToken = 1, 3, 45
+	cpu.OverheadMS, cpu.WeightsMS, cpu.LinearUSPerToken = 1, 2, 20
+	cpu.AttentionNSPerTokenContext, cpu.KVReadUSPerContextToken = 14, 0.25
 	cpu.KVBytesPerToken = 1 << 10 // two layers of two heads of 32, keys and values, float32
 	cpu.BytesPerToken = 1
 

@@ -94,8 +94,11 @@ func TestLongPromptIsComputedInChunks(t *testing.T) {
 			}
 		}
 	}
-	ms, us := time.Millisecond, time.Microsecond
-	want := []time.Duration{ms + 2048*45*us, ms + 2048*45*us, ms + 904*45*us, 4 * ms}
+	// read is a step that reads so many tokens behind others that are there already.
+	read := func(n, before time.Duration) time.Duration {
+		return time.Millisecond + n*20*time.Microsecond + (n*before+n*(n+1)/2)*14*time.Nanosecond
+	}
+	want := []time.Duration{read(2048, 0), read(2048, 2048), read(904, 4096), 3*time.Millisecond + 5001*250*time.Nanosecond}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("step times: want -, got +:\n%s", diff)
 	}

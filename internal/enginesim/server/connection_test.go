@@ -142,9 +142,9 @@ func TestKeepAliveComments(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := recorded(t)
 		o.SSEKeepAlive = time.Second
-		o.Speed = .1 // a prompt of 7000 tokens takes three seconds
+		o.Speed = .1 // a prompt of 5800 tokens takes three and a half seconds
 		n := serve(t, o)
-		_, body := n.roundTrip(t, post("/v1/chat/completions", `{"stream": true, "max_tokens": 2, "messages": [{"role": "user", "content": "`+strings.Repeat("p", 7000)+`"}]}`))
+		_, body := n.roundTrip(t, post("/v1/chat/completions", `{"stream": true, "max_tokens": 2, "messages": [{"role": "user", "content": "`+strings.Repeat("p", 5800)+`"}]}`))
 		if !bytes.HasPrefix(body, []byte(": keep-alive\n\n: keep-alive\n\n: keep-alive\n\ndata: ")) {
 			t.Errorf("stream begins %.80q", body)
 		}
