@@ -288,6 +288,9 @@ func anInterruptedBenchReportsWhatThereIs(t *testing.T, m *memory) {
 	if s := r.Arm("off").Step(8); s == nil || *s.Turns < 1 || *s.Cut < 1 || s.TTFBP50 == nil {
 		t.Errorf("nothing of the step under way: %+v", s)
 	}
+	if r.Box["stopped"] != "interrupted" {
+		t.Errorf("the results do not say that they are not whole: %v", r.Box)
+	}
 	if r.Arm("affinity") != nil {
 		t.Error("an arm that never ran is in the results")
 	}

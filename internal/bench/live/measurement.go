@@ -93,12 +93,19 @@ func (m Measurement) Run(ctx context.Context, s *System, each func(bench.Measure
 	if len(steps) == 0 {
 		return nil, stopped
 	}
-	r, err := m.Protocol.Join(m.Workload, m.box(s, caches), steps)
+	why := ""
+	switch {
+	case ctx.Err() != nil:
+		why = "interrupted"
+	case stopped != nil:
+		why = stopped.Error()
+	}
+	r, err := m.Protocol.Join(m.Workload, m.box(s, caches, why), steps)
 	return r, cmp.Or(stopped, err)
 }
 
 // box says what was measured, as it stands in results.
-func (m Measurement) box(s *System, caches map[string]string) any {
+func (m Measurement) box(s *System, caches map[string]string, stopped string) any {
 	var engines, incidents, routers, started []string
 	for _, p := range s.engines.all {
 		engines = append(engines, p.url.Redacted())
@@ -132,9 +139,10 @@ func (m Measurement) box(s *System, caches map[string]string) any {
 		BytesPerToken int               `json:"bytes_per_token"`
 		TimeoutS      float64           `json:"timeout_s"`
 		Started       []string          `json:"started,omitempty"` // commands of engines
+		Stopped       string            `json:"stopped,omitempty"` // why it ended before its time
 		Speed         float64           `json:"speed"`             // of simulated engines
 	}{
 		"live", target, strings.Join(routers, " "), strings.Join(engines, " "), s.model, s.o.Dialect, len(s.places), caches,
-		m.Order, m.Repeat, strings.Join(incidents, ", "), s.o.BytesPerToken, s.o.Timeout.Seconds(), started, s.o.Speed,
+		m.Order, m.Repeat, strings.Join(incidents, ", "), s.o.BytesPerToken, s.o.Timeout.Seconds(), started, stopped, s.o.Speed,
 	}
 }

@@ -18,6 +18,8 @@ var files embed.FS
 // page is what page.html shows: a measurement, or the comparison of two.
 type page struct {
 	Title, Lead string
+	Stopped     string // why the measurement is not whole
+	Loop        string // what the way of sending does to the figures
 	Style       template.CSS
 	Differences []results.Difference // between two measurements
 	Contrasts   []contrast
@@ -50,6 +52,8 @@ func HTML(r *results.Results, m Machine) ([]byte, error) {
 	p := page{
 		Title:     "Measurement: " + strings.Join(armNames(r), " → "),
 		Lead:      lead(r),
+		Stopped:   stopped(r),
+		Loop:      loop(r),
 		Contrasts: contrastsOf(r),
 		Arms:      armNames(r),
 		Ends:      endRows(r),
@@ -124,6 +128,20 @@ func lead(r *results.Results) string {
 	default:
 		return fmt.Sprintf("Means of %d to %d runs with their 95%% confidence intervals.", fewest, most)
 	}
+}
+
+// stopped says why a measurement ended before its time, if it did.
+func stopped(r *results.Results) string {
+	why, _ := r.Box["stopped"].(string)
+	return why
+}
+
+// loop says what was left out where nobody asked (coordinated omission).
+func loop(r *results.Results) string {
+	if _, open := r.Protocol["sessions_per_min"]; open {
+		return "Open loop: sessions began at random times, however busy the box was, and waits count from when a session was to begin."
+	}
+	return "Closed loop: a client that waits sends nothing, so a slow arm was asked less than a fast one. Read the waits together with the throughput."
 }
 
 // settingsOf lists settings by name, those of a part as PART.NAME.

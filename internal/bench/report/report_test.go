@@ -242,6 +242,17 @@ func TestPageSaysSettingsAndMachine(t *testing.T) {
 	}
 }
 
+// How requests were sent decides how waits are read.
+func TestPageSaysWhichLoop(t *testing.T) {
+	r := sample()
+	closed, _ := pageOf(t, r)
+	r.Protocol["sessions_per_min"] = 20.0
+	open, _ := pageOf(t, r)
+	if !bytes.Contains(closed, []byte("Closed loop: ")) || !bytes.Contains(open, []byte("Open loop: ")) {
+		t.Error("the page does not say whether it was a closed or an open loop")
+	}
+}
+
 // The page asks nobody for anything, whatever arms and errors are called.
 func TestPageLoadsNothing(t *testing.T) {
 	page, all := pageOf(t, sample())
@@ -332,8 +343,15 @@ func TestComparisonPage(t *testing.T) {
 
 func TestPageOfWhatWasInterrupted(t *testing.T) {
 	r := sample()
+	if page, _ := pageOf(t, r); bytes.Contains(page, []byte("Not whole")) {
+		t.Error("the page of a whole measurement says that it is not")
+	}
 	r.Arms = r.Arms[:1]
-	_, all := pageOf(t, r)
+	r.Box["stopped"] = "interrupted"
+	page, all := pageOf(t, r)
+	if !bytes.Contains(page, []byte("Not whole: interrupted.")) {
+		t.Error("the page does not say that it is not whole")
+	}
 	rows := 0
 	for _, e := range all {
 		if e.name == "tr" && e.attrs["data-sessions"] != "" {
