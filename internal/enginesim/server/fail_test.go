@@ -164,7 +164,7 @@ func TestAbortedAnswersAreAsLongAsTheyGot(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := serve(t, recorded(t))
-			n.fail(t, "stop@120ms")
+			n.fail(t, "stop@70ms")
 			got := n.ask(post(route, `{`+body+`}`), time.Minute)
 			text, count := texts.FindStringSubmatch(got), counts.FindStringSubmatch(got)
 			if text == nil || count == nil {
@@ -187,7 +187,7 @@ func TestAbortedResponsesStreamEndsWithWhatItSaid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := serve(t, recorded(t))
-		n.fail(t, "stop@120ms")
+		n.fail(t, "stop@70ms")
 		got := n.ask(post("/v1/responses", `{"stream": true, "input": "a"}`), time.Minute)
 		var said string
 		for _, delta := range regexp.MustCompile(`"delta":"([^"]*)"`).FindAllStringSubmatch(got, -1) {
