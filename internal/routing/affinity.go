@@ -96,8 +96,7 @@ func (p affinity) spill(c *Core, q *query) int {
 
 // lightest is the best standing among candidates.
 func (p affinity) lightest(c *Core, among []int) int {
-	by := scale{full: float64(c.spillThreshold()), mean: c.homes.meanContext()}
-	by.perMean = 1 / by.mean
+	by := scale{full: float64(c.spillThreshold()), perToken: 1 / c.homes.meanContext()}
 	var a, b standing // filled in turn: copying them would cost more than the comparison
 	best, next := &a, &b
 	best.fill(c, among[0], &by)
@@ -127,8 +126,8 @@ type standing struct {
 
 // scale is what standings are measured by: the same for all replicas.
 type scale struct {
-	full          float64 // requests in flight that leave no room
-	mean, perMean float64 // context of a conversation in tokens, and its inverse
+	full     float64 // requests in flight that leave no room
+	perToken float64 // conversations of mean context
 }
 
 func (s *standing) fill(c *Core, i int, by *scale) {
@@ -136,7 +135,7 @@ func (s *standing) fill(c *Core, i int, by *scale) {
 	s.replica, s.chosen = i, r.chosen
 	s.pressure, s.kv = c.pressure(i), r.kvUsed()
 	s.room = s.pressure < by.full && !(s.kv >= nearlyFull)
-	s.context, s.live = int64(held.weight(by.mean)*by.perMean+0.5), held.live
+	s.context, s.live = int64(held.weight(by.perToken)+0.5), held.live
 }
 
 // hasRoom tells whether a replica can take a request that could go elsewhere.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	. "lmwarden/internal/routing"
 )
@@ -220,11 +221,9 @@ func TestAReceiptHoldsTheNumbersCompared(t *testing.T) {
 	_, d := b.open(turn(0))
 	want := []Candidate{
 		{Replica: 0, InFlight: 0, KVUsed: 0.25, LiveConversations: 1, LiveTokens: 1100},
-		{Replica: 1, InFlight: 2, KVUsed: math.NaN()},
+		{Replica: 1, InFlight: 2, KVUsed: float32(math.NaN())},
 	}
-	if diff := cmp.Diff(want, d.Candidates, cmp.Comparer(func(x, y float64) bool {
-		return x == y || math.IsNaN(x) && math.IsNaN(y)
-	})); diff != "" {
+	if diff := cmp.Diff(want, d.Candidates, cmpopts.EquateNaNs()); diff != "" {
 		t.Errorf("candidates (-want +got):\n%s", diff)
 	}
 	if _, d := b.open(turn(9)); d.Reason != Stayed || d.Candidates != nil {
@@ -549,11 +548,11 @@ func TestTheReceiptOfASpillHoldsTheHomeWhateverItsState(t *testing.T) {
 	b.set(1, Stuck)
 	b.fill(1, 8)
 	_, d := b.open(turn(0))
-	var compared []int
+	var compared []int32
 	for _, c := range d.Candidates {
 		compared = append(compared, c.Replica)
 	}
-	if d.Reason != Spilled || !slices.Equal(compared, []int{0, 1, 2}) {
+	if d.Reason != Spilled || !slices.Equal(compared, []int32{0, 1, 2}) {
 		t.Errorf("%v, compared %v; want spilled, all compared", d.Reason, compared)
 	}
 }

@@ -242,7 +242,7 @@ func (c *Core) Arrive(now time.Time, r Request) []Action {
 	if verdict.Kind == Hold {
 		return append(others, c.enqueue(q, verdict))
 	}
-	return append(others, c.dispatch(q, d)...)
+	return append(others, c.dispatch(q, d))
 }
 
 // rootOf is the root of the tree of q's conversation.
@@ -295,7 +295,7 @@ func (c *Core) Retry(now time.Time, id RequestID) []Action {
 	case Hold:
 		actions = []Action{c.enqueue(q, verdict)}
 	default:
-		actions = c.dispatch(q, d)
+		actions = []Action{c.dispatch(q, d)}
 	}
 	return append(actions, c.admit()...)
 }
@@ -362,6 +362,7 @@ func (c *Core) Observe(now time.Time, replica int, l Load) {
 	r.observed = now
 	if l.Stale {
 		r.load.Stale = true
+		r.observeKV()
 		return
 	}
 	// What left since the last scrape may still be in this one.
@@ -372,6 +373,7 @@ func (c *Core) Observe(now time.Time, replica int, l Load) {
 		c.homes.clear(replica)
 	}
 	r.load = l
+	r.observeKV()
 	c.slots = c.fewestSlots()
 	over := max(engine-r.peak-int(math.Ceil(c.servers[r.server].share())), 0)
 	r.others, r.over, r.peak = min(over, r.over), over, r.inFlight

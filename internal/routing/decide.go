@@ -121,7 +121,7 @@ type undo struct {
 
 // dispatch puts a decision into force: the conversation's home, the in-flight
 // counts and the counters of the reasons, in one step.
-func (c *Core) dispatch(q *request, d Decision) []Action {
+func (c *Core) dispatch(q *request, d Decision) Action {
 	q.decision = d
 	if v := q.conv; v != nil {
 		q.undo = undo{bond: v.bond, lastSpill: v.lastSpill, gaveHome: d.Home != d.From && d.Why != ByOperator}
@@ -149,7 +149,7 @@ func (c *Core) dispatch(q *request, d Decision) []Action {
 	q.counted = c.counter(d)
 	*q.counted++
 	c.take(q)
-	return []Action{{Kind: Dispatch, ID: q.ID, Decision: d}}
+	return Action{Kind: Dispatch, ID: q.ID, Decision: d}
 }
 
 // revert undoes what q's decision changed on its conversation, since its attempt
@@ -277,8 +277,8 @@ func (c *Core) receipt(in *query, ch choice) []Candidate {
 		// Field by field: a composite literal is built aside and copied, which
 		// costs more than all else here.
 		to := &list[n]
-		to.Replica, to.InFlight, to.KVUsed = i, r.inFlight, r.kvUsed()
-		to.LiveConversations, to.LiveTokens = held.live, held.tokens()
+		to.Replica, to.InFlight, to.KVUsed = int32(i), int32(r.inFlight), float32(r.kvUsed())
+		to.LiveConversations, to.LiveTokens = int32(held.live), held.tokens()
 	}
 	return list
 }

@@ -4,15 +4,16 @@ import "time"
 
 // departure is an answer after which a conversation may come back.
 type departure struct {
-	key Key
-	at  time.Duration
+	of row
+	at time.Duration
 }
 
 // departures are the latest answers, for as long as a place may be kept: those
-// before next no longer have one.
+// before next no longer have one. None from before since is listed.
 type departures struct {
-	list []departure
-	next int
+	list  []departure
+	next  int
+	since time.Duration
 }
 
 // maxDepartures bounds them: more come in ten seconds only where no cache is
@@ -24,14 +25,14 @@ const maxDepartures = 4096
 func (c *Core) leave(v *conversation, i int) {
 	d := &c.departures
 	if len(d.list) == maxDepartures {
-		if first := c.departed(d.list[0]); first != nil {
-			first.away = false
-			c.homes.unkeep(first)
+		if d.next == 0 {
+			c.giveFree(d.list[0])
 		}
 		d.list, d.next = d.list[1:], max(d.next-1, 0)
+		d.since = d.list[0].at
 	}
 	v.away, v.left = true, c.clock.now
-	d.list = append(d.list, departure{v.key, c.clock.now})
+	d.list = append(d.list, departure{v.row, c.clock.now})
 	if c.hold > 0 {
 		c.keepPlace(v, i, 0)
 	}
@@ -57,11 +58,14 @@ func (c *Core) fadePlaces() {
 	}
 }
 
-// comeBack learns how long a conversation was away.
+// comeBack learns how long a conversation was away. One whose departure found no
+// place in the list teaches nothing, since its staying away would not have either.
 func (c *Core) comeBack(v *conversation) {
 	if v.away {
 		v.away = false
-		c.learned.gaps.add(c.clock.now - v.left)
+		if v.left >= c.departures.since {
+			c.learned.gaps.add(c.clock.now - v.left)
+		}
 	}
 }
 
@@ -70,9 +74,7 @@ func (c *Core) comeBack(v *conversation) {
 func (c *Core) passDepartures() {
 	d := &c.departures
 	for ; d.next < len(d.list) && d.list[d.next].at+c.hold <= c.clock.now; d.next++ {
-		if v := c.departed(d.list[d.next]); v != nil {
-			c.homes.unkeep(v)
-		}
+		c.giveFree(d.list[d.next])
 	}
 	gone := 0
 	for ; gone < d.next && d.list[gone].at+maxHold <= c.clock.now; gone++ {
@@ -85,9 +87,18 @@ func (c *Core) passDepartures() {
 	}
 }
 
-// departed is the conversation of a departure, nil when it has come back since.
+// giveFree gives the place of a departure free.
+func (c *Core) giveFree(d departure) {
+	if v := c.departed(d); v != nil {
+		c.homes.unkeep(v)
+	}
+}
+
+// departed is the conversation of a departure, nil when it has come back or was
+// forgotten since. Another one in its row can have left at the same moment only
+// with a departure of its own there, which is then the same.
 func (c *Core) departed(d departure) *conversation {
-	if v := c.homes.get(d.key); v != nil && v.away && v.left == d.at {
+	if v := c.homes.at(d.of); v.away && v.left == d.at {
 		return v
 	}
 	return nil

@@ -126,7 +126,7 @@ func (c *Core) admit() []Action {
 func (c *Core) letGo(q *request, d Decision) []Action {
 	c.queue.remove(q)
 	d.Waited, d.Held = c.clock.now-q.since, q.held
-	return c.dispatch(q, d)
+	return []Action{c.dispatch(q, d)}
 }
 
 // mayWait tells whether q may be held. What the client ordered goes where it

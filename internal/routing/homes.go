@@ -81,9 +81,10 @@ type contents struct {
 
 func (h *contents) tokens() int64 { return h.exact + h.guessed }
 
-// weight is the context of the live conversations, those not known taken as mean.
-func (h *contents) weight(mean float64) float64 {
-	return float64(h.tokens()) + float64(h.live-h.sized)*mean
+// weight is the context of the live conversations in mean conversations, which
+// those not known count as.
+func (h *contents) weight(perToken float64) float64 {
+	return float64(h.tokens())*perToken + float64(h.live-h.sized)
 }
 
 func (h *contents) add(v *conversation, sign int) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	. "lmwarden/internal/routing"
@@ -114,8 +115,7 @@ func (m *machine) drawID(t *rapid.T) RequestID {
 // same wants both cores to have answered the same.
 func same(t *rapid.T, a, b any) {
 	t.Helper()
-	nan := cmp.Comparer(func(x, y float64) bool { return x == y || math.IsNaN(x) && math.IsNaN(y) })
-	if diff := cmp.Diff(a, b, nan); diff != "" {
+	if diff := cmp.Diff(a, b, cmpopts.EquateNaNs()); diff != "" {
 		t.Fatalf("equal calls, different answers:\n%s", diff)
 	}
 }

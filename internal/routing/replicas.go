@@ -12,10 +12,11 @@ type replica struct {
 	server   int
 	state    State
 	inFlight int
-	chosen   uint64 // Core.choices when it was last chosen
+	chosen   uint64  // Core.choices when it was last chosen
+	kv       float64 // load.KVUsed, NaN when it is not known or stale
+	seen     int     // of the requests sent there, those that its load includes
 	load     Load
 	observed time.Time
-	seen     int  // of the requests sent there, those that its load includes
 	warm     bool // a turn was completed here in this epoch
 	served   counters
 
@@ -43,19 +44,23 @@ type server struct {
 // replica may turn out to be ready.
 func (r *replica) takesNew() bool { return r.state == Ready || r.state == Unknown }
 
+// observeKV takes the share of the KV cache in use from the load.
+func (r *replica) observeKV() {
+	if r.kv = r.load.KVUsed; r.observed.IsZero() || r.load.Stale || r.kv < 0 || r.kv > 1 {
+		r.kv = math.NaN()
+	}
+}
+
 // kvUsed is the share of the KV cache in use, NaN when no fresh scrape says it.
 // A scrape is up to a second old: requests that left since then took their part
 // with them, so a replica that has just emptied is not avoided as full. Requests
 // that reach the engine past the gateway are taken to be there still.
 func (r *replica) kvUsed() float64 {
-	if r.observed.IsZero() || r.load.Stale || r.load.KVUsed < 0 || r.load.KVUsed > 1 {
-		return math.NaN()
-	}
 	if r.inFlight >= r.seen {
-		return r.load.KVUsed
+		return r.kv
 	}
 	past := max(r.load.Running+r.load.Waiting-r.seen, 0)
-	return r.load.KVUsed * float64(r.inFlight+past) / float64(r.seen+past)
+	return r.kv * float64(r.inFlight+past) / float64(r.seen+past)
 }
 
 // pressure is the number of requests in flight on a replica: those the core

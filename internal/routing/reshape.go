@@ -75,6 +75,7 @@ func (c *Core) arrange(replicas []Replica, moved, servers renumbering) {
 	c.replicas, c.servers = make([]*replica, len(replicas)), make([]*server, len(replicas))
 	for i := range replicas {
 		c.replicas[i], c.servers[i] = &freshReplicas[i], &freshServers[i]
+		c.replicas[i].observeKV()
 	}
 	for old, i := range moved {
 		if i != None {

@@ -124,12 +124,13 @@ const (
 )
 
 // Candidate is one replica as it was compared: the numbers of the receipt.
+// They are small because placements keep one of each replica.
 type Candidate struct {
-	Replica           int
-	InFlight          int
-	KVUsed            float64 // 0..1, NaN when not known or stale
-	LiveConversations int
-	LiveTokens        int64 // context of the live conversations, estimated until measured
+	Replica           int32
+	InFlight          int32
+	LiveConversations int32
+	KVUsed            float32 // 0..1, NaN when not known or stale
+	LiveTokens        int64   // context of the live conversations, estimated until measured
 }
 
 // Decision is a choice with its receipt.

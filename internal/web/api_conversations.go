@@ -333,7 +333,7 @@ func decisionOf(model string, e pool.Receipt) decision {
 		d.Position = count(e.Position)
 	}
 	for _, c := range e.Decision.Candidates {
-		d.Candidates = append(d.Candidates, candidate{c.Replica, c.InFlight, percent(100 * c.KVUsed), c.LiveConversations})
+		d.Candidates = append(d.Candidates, candidate{int(c.Replica), int(c.InFlight), percent(100 * c.KVUsed), int(c.LiveConversations)})
 	}
 	return d
 }

@@ -140,7 +140,7 @@ func talk(p *fakePool) fakeTable {
 	p.homes[key(0x71)] = Home{Replica: 2, Spills: 1}
 	p.receipts = []pool.Receipt{
 		{Time: now.Add(-time.Second), RequestID: "r5", Conversation: child.Name(), Decision: routing.Decision{Replica: 3, Reason: routing.Placed, Home: 3, From: -1,
-			Candidates: []routing.Candidate{{Replica: 0, InFlight: 2, KVUsed: 0.5, LiveConversations: 3}, {Replica: 3, InFlight: 0, KVUsed: math.NaN()}}}},
+			Candidates: []routing.Candidate{{Replica: 0, InFlight: 2, KVUsed: 0.5, LiveConversations: 3}, {Replica: 3, InFlight: 0, KVUsed: float32(math.NaN())}}}},
 		{Time: now.Add(-2 * time.Second), RequestID: "r4", Conversation: key(0x71).Name(), Decision: routing.Decision{Replica: 0, Reason: routing.Spilled, Why: routing.HomeFull, Home: 2, From: 2,
 			Candidates: []routing.Candidate{{Replica: 0, InFlight: 1}, {Replica: 1, InFlight: 3}}}},
 		{Time: now.Add(-3 * time.Second), RequestID: "r3", Conversation: key(0x71).Name(), Decision: routing.Decision{Replica: 2, Reason: routing.Moved, Why: routing.HomeDown, Home: 2, From: 3}},

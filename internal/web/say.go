@@ -346,9 +346,9 @@ func decisionRowOf(e pool.Receipt, replicas int) decisionRow {
 	}
 	compared := ""
 	for _, c := range d.Candidates {
-		compared += " " + strconv.Itoa(c.InFlight)
+		compared += " " + strconv.Itoa(int(c.InFlight))
 		out.Compared = append(out.Compared, fmt.Sprintf("replica %d: %d in flight, KV %s, %s", c.Replica, c.InFlight, percent(100*c.KVUsed),
-			plural(c.LiveConversations, "1 live conversation", "%d live conversations")+" of "+tokens(c.LiveTokens)+" tokens"))
+			plural(int(c.LiveConversations), "1 live conversation", "%d live conversations")+" of "+tokens(c.LiveTokens)+" tokens"))
 	}
 	if compared != "" {
 		compared = "; in flight" + compared
