@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -101,7 +100,7 @@ const (
 // the engine's to judge: unknown fields, blocks and roles are read over.
 func Parse(route Route, body []byte) (*Facts, error) {
 	f := &Facts{Route: route}
-	r := reader{scanner: scanner{b: body}, facts: f}
+	r := reader{scanner: scanner{b: body, strict: true}, facts: f}
 	r.body()
 	if r.err != nil {
 		return nil, r.err
@@ -130,10 +129,6 @@ func (r *reader) body() {
 	}
 	if c := r.peek(); c != '{' {
 		r.unexpected("a JSON object")
-		return
-	}
-	if !utf8.Valid(r.b) {
-		r.fail(invalidUTF8(r.b), "invalid UTF-8")
 		return
 	}
 	r.field.headLeft, r.leading.headLeft = headChars, headChars

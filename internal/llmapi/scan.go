@@ -10,18 +10,19 @@ import (
 const maxDepth = 512
 
 // scanner walks one JSON text and checks its whole syntax on the way. It accepts
-// what encoding/json accepts, less nesting beyond maxDepth; like that it does not
-// ask whether strings are valid UTF-8.
+// what encoding/json accepts, less nesting beyond maxDepth; like that it asks only
+// when it is strict whether strings are valid UTF-8.
 //
 // Every value must be consumed exactly once, by one of members, elements,
 // string, value and skip. The first violation sticks in err; from then on all
 // methods return at once, so that callers check err once, at the end.
 type scanner struct {
-	b     []byte
-	i     int // next byte to read
-	depth int
-	keyAt int // where the key that members yields began
-	err   *BadRequest
+	b      []byte
+	strict bool
+	i      int // next byte to read
+	depth  int
+	keyAt  int // where the key that members yields began
+	err    *BadRequest
 
 	buf  []byte   // holds the last string that was not in canonical form
 	tail [64]byte // holds the last block of the text
@@ -39,7 +40,11 @@ func (s *scanner) unexpected(want string) {
 		s.fail(s.i, "invalid JSON: it ends where %s should be", want)
 		return
 	}
-	c, _ := utf8.DecodeRune(s.b[s.i:])
+	c, n := utf8.DecodeRune(s.b[s.i:])
+	if c == utf8.RuneError && n == 1 {
+		s.fail(s.i, "invalid UTF-8")
+		return
+	}
 	s.fail(s.i, "invalid JSON: %q where %s should be", c, want)
 }
 

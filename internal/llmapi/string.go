@@ -85,7 +85,11 @@ func (s *scanner) closingQuote(start int) (end int, canonical bool) {
 	at := start
 	// Most strings are words, and shorter than a block.
 	for ; at < start+16 && len(s.b)-at >= 8; at += 8 {
-		if special := specialBytes(binary.LittleEndian.Uint64(s.b[at:])); special != 0 {
+		word := binary.LittleEndian.Uint64(s.b[at:])
+		if word&highs != 0 {
+			break
+		}
+		if special := specialBytes(word); special != 0 {
 			if end := at + bits.TrailingZeros64(special); s.b[end] == '"' {
 				return end, true
 			}
@@ -96,7 +100,13 @@ func (s *scanner) closingQuote(start int) (end int, canonical bool) {
 	for {
 		block := s.block(at)
 		next := at + len(block)
-		for special := specials(block); special != 0; special &= special - 1 {
+		special, beyond := specials(block)
+		if beyond != 0 && s.strict {
+			if next = s.checkBeyond(block, at, special); next < 0 {
+				return -1, false
+			}
+		}
+		for ; special != 0; special &= special - 1 {
 			n := bits.TrailingZeros64(special)
 			if block[n] == '"' {
 				return at + n, canonical
@@ -120,6 +130,43 @@ func (s *scanner) closingQuote(start int) (end int, canonical bool) {
 	}
 }
 
+// checkBeyond checks that the characters beyond ASCII in the block at an offset
+// are valid UTF-8, special being its special bytes. It returns where the next block
+// begins, or -1.
+func (s *scanner) checkBeyond(block *[64]byte, at int, special uint64) (next int) {
+	next = at + len(block)
+	for beyond := beyondASCII(block); beyond != 0; {
+		n := bits.TrailingZeros64(beyond)
+		behind := n + bits.TrailingZeros64(^(beyond >> n))
+		beyond = beyond >> behind << behind
+		start, end := at+n, at+behind
+		if end == next {
+			if special != 0 {
+				return start // the string may have ended before; nothing is checked twice
+			}
+			end += prefixBeyondASCII(s.b[end:])
+			next = end
+		}
+		if run := s.b[start:end]; !utf8.Valid(run) {
+			s.fail(start+invalidUTF8(run), "invalid UTF-8")
+			return -1
+		}
+	}
+	return next
+}
+
+// prefixBeyondASCII is how many bytes at the beginning of b are beyond ASCII.
+func prefixBeyondASCII(b []byte) int {
+	n := 0
+	for len(b)-n >= 8 && binary.LittleEndian.Uint64(b[n:])&highs == highs {
+		n += 8
+	}
+	for n < len(b) && b[n] >= utf8.RuneSelf {
+		n++
+	}
+	return n
+}
+
 // at returns a byte of the text, or 0 behind its end.
 func (s *scanner) at(i int) byte {
 	if i < len(s.b) {
@@ -139,32 +186,44 @@ func (s *scanner) block(i int) *[64]byte {
 }
 
 // specials has a bit for each byte of a block that is a quote, a backslash or a
-// control character. It is unrolled because a loop takes a fifth longer.
-func specials(block *[64]byte) uint64 {
-	return specialBytes(binary.LittleEndian.Uint64(block[0:])) |
-		specialBytes(binary.LittleEndian.Uint64(block[8:]))<<8 |
-		specialBytes(binary.LittleEndian.Uint64(block[16:]))<<16 |
-		specialBytes(binary.LittleEndian.Uint64(block[24:]))<<24 |
-		specialBytes(binary.LittleEndian.Uint64(block[32:]))<<32 |
-		specialBytes(binary.LittleEndian.Uint64(block[40:]))<<40 |
-		specialBytes(binary.LittleEndian.Uint64(block[48:]))<<48 |
-		specialBytes(binary.LittleEndian.Uint64(block[56:]))<<56
+// control character; beyond is not 0 when one is beyond ASCII. It is unrolled
+// because a loop takes a fifth longer.
+func specials(block *[64]byte) (special, beyond uint64) {
+	a, b := binary.LittleEndian.Uint64(block[0:]), binary.LittleEndian.Uint64(block[8:])
+	c, d := binary.LittleEndian.Uint64(block[16:]), binary.LittleEndian.Uint64(block[24:])
+	e, f := binary.LittleEndian.Uint64(block[32:]), binary.LittleEndian.Uint64(block[40:])
+	g, h := binary.LittleEndian.Uint64(block[48:]), binary.LittleEndian.Uint64(block[56:])
+	return specialBytes(a) | specialBytes(b)<<8 | specialBytes(c)<<16 | specialBytes(d)<<24 |
+			specialBytes(e)<<32 | specialBytes(f)<<40 | specialBytes(g)<<48 | specialBytes(h)<<56,
+		(a | b | c | d | e | f | g | h) & highs
 }
+
+// A byte of each of a word's.
+const (
+	ones  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
 
 // specialBytes does the same for the eight bytes of a word, in the lowest bits.
 func specialBytes(w uint64) uint64 {
-	const (
-		ones  = 0x0101010101010101
-		highs = 0x8080808080808080
-	)
 	// With bit 1 flipped the quote stands right above the control characters. The
 	// sums then have the high bit of each byte set that is above both, and of each
 	// that is no backslash.
 	flipped := (w ^ ones*2) &^ highs
 	above := flipped + ones*(0x7f-' ')
 	noSlash := (flipped ^ ones*('\\'^2)) + ones*0x7f
-	// The product has the high bits in its top byte, in the order of their bytes.
-	return ^(above&noSlash | w) & highs * 0x0002040810204081 >> 56
+	return highBits(^(above&noSlash | w))
+}
+
+// highBits has the high bits of a word's bytes, in their order, in the lowest bits.
+func highBits(w uint64) uint64 { return w & highs * 0x0002040810204081 >> 56 }
+
+// beyondASCII has a bit for each byte of a block that is beyond ASCII.
+func beyondASCII(block *[64]byte) (mask uint64) {
+	for i := len(block) - 8; i >= 0; i -= 8 {
+		mask = mask<<8 | highBits(binary.LittleEndian.Uint64(block[i:]))
+	}
+	return mask
 }
 
 // checkLongEscape checks what follows a backslash if it is no short escape.

@@ -47,6 +47,28 @@ func TestStringPiecesAtEveryOffset(t *testing.T) {
 	}
 }
 
+// Characters beyond ASCII are checked a block or a run at a time: a fault must be
+// found at every place of either, and nothing else taken for one.
+func TestUTF8AtEveryOffset(t *testing.T) {
+	for _, piece := range []string{
+		"é", "€", "😀", "\ufffd", "ééé", "é€😀é", "é\\n€", "\xc3", "\xe2\x82", "\xf0\x9f\x98", "\x80", "\xff", "\xc0\x80", "\xed\xa0\xbd", "é\xe9", "€\x80€",
+	} {
+		for _, run := range []string{"", strings.Repeat("é", 20), strings.Repeat("€", 50)} {
+			for before := range 140 {
+				for _, behind := range []string{"", "y", "é", strings.Repeat("€", 30), strings.Repeat("y", 70)} {
+					text := []byte(`["` + strings.Repeat("x", before) + run + piece + behind + `","` + run + `"]`)
+					s := scanner{b: text, strict: true}
+					s.skip()
+					s.end()
+					if at := invalidUTF8(text); at == len(text) && s.err != nil || at < len(text) && (s.err == nil || s.err.Offset != at) {
+						t.Fatalf("%q: %v, want a fault at %d of %d", text, s.err, at, len(text))
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestCanonicalForm(t *testing.T) {
 	for r := range rune(0x100) {
 		form := appendCanonical(nil, r)
