@@ -294,7 +294,7 @@ func TestAReloadWhileRequestsWait(t *testing.T) {
 			}
 			cfg.Models = slices.Clone(cfg.Models)
 			cfg.Models[0].Engines = append([]config.Engine{second}, cfg.Models[0].Engines...)
-			cfg.Limits.Waiting = 20
+			cfg.Models[0].Waiting = 20
 			return &cfg, nil
 		}); err != nil {
 			t.Fatal(err)
