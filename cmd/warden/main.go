@@ -32,6 +32,7 @@ type commands struct {
 	Bench    benchCommands   `cmd:"" help:"Measure routing policies live: load a running box."`
 	Simulate simulateCommand `cmd:"" help:"Measure routing policies in virtual time."`
 	Top      topCommand      `cmd:"" help:"Show a gateway in the terminal: its replicas and conversations."`
+	Health   healthCommand   `cmd:"" help:"Ask whether a gateway takes requests: for a container's health check."`
 	Doctor   doctorCommand   `cmd:"" help:"Say what engines offer, what is missing for good routing, and how to mend it."`
 	Config   configCommands  `cmd:"" help:"Check or print a configuration file."`
 	Keys     keysCommands    `cmd:"" help:"API keys of clients, and the console's password."`
