@@ -201,9 +201,9 @@ func (f *flight) piece(data []byte) bool {
 		return false
 	}
 	var e struct {
-		Block struct { // Anthropic; the announcement of a tool call has its name
-			Name string
-		} `json:"content_block"`
+		// Anthropic. The announcement of a block of text is empty with all who serve it
+		// today, that of a tool call has its name.
+		Block struct{ Name, Text, Thinking string } `json:"content_block"`
 		Delta struct {
 			Text, Thinking string
 			JSON           string `json:"partial_json"`
@@ -219,8 +219,9 @@ func (f *flight) piece(data []byte) bool {
 	if json.Unmarshal(data, &e) != nil {
 		return false // what the stream is worth, its ending tells
 	}
+	f.text.WriteString(e.Block.Text)
 	f.text.WriteString(e.Delta.Text)
-	some := e.Block.Name != "" || e.Delta.Text != "" || e.Delta.Thinking != "" || e.Delta.JSON != ""
+	some := e.Block.Name != "" || e.Block.Text != "" || e.Block.Thinking != "" || e.Delta.Text != "" || e.Delta.Thinking != "" || e.Delta.JSON != ""
 	for _, c := range e.Choices {
 		f.text.WriteString(c.Delta.Content)
 		some = some || c.Delta.Content != "" || c.Delta.Reasoning != "" || c.Delta.ReasoningContent != "" || c.Delta.Refusal != "" || len(c.Delta.ToolCalls) > 0

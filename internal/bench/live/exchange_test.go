@@ -275,16 +275,17 @@ func TestFirstEventAndFirstToken(t *testing.T) {
 		events  []string
 		token   int // which of them is the first token
 	}{
-		"text":                       {Anthropic, anthropic(`{"type":"text","text":""}`, `{"type":"text_delta","text":"yes"}`), 2},
-		"thinking":                   {Anthropic, anthropic(`{"type":"thinking","thinking":""}`, `{"type":"thinking_delta","thinking":"so"}`), 2},
-		"a tool call":                {Anthropic, anthropic(`{"type":"tool_use","id":"t1","name":"read","input":{}}`, `{"type":"input_json_delta","partial_json":"{}"}`), 1},
-		"a signature alone":          {Anthropic, anthropic(`{"type":"thinking","thinking":""}`, `{"type":"signature_delta","signature":"x"}`), -1},
-		"text from chat":             {OpenAI, openAI(`{"content":"yes"}`), 1},
-		"thinking from chat":         {OpenAI, openAI(`{"reasoning_content":"so"}`), 1},
-		"thinking in its new name":   {OpenAI, openAI(`{"reasoning":"so"}`), 1},
-		"a tool call from chat":      {OpenAI, openAI(`{"tool_calls":[{"index":0,"id":"t1","function":{"name":"read"}}]}`), 1},
-		"nothing at all, from chat":  {OpenAI, openAI(`{"content":""}`), -1},
-		"a word in the role's chunk": {OpenAI, []string{`{"choices":[{"index":0,"delta":{"role":"assistant","content":"yes"}}]}`}, 0},
+		"text":                          {Anthropic, anthropic(`{"type":"text","text":""}`, `{"type":"text_delta","text":"yes"}`), 2},
+		"thinking":                      {Anthropic, anthropic(`{"type":"thinking","thinking":""}`, `{"type":"thinking_delta","thinking":"so"}`), 2},
+		"a tool call":                   {Anthropic, anthropic(`{"type":"tool_use","id":"t1","name":"read","input":{}}`, `{"type":"input_json_delta","partial_json":"{}"}`), 1},
+		"a block that begins with text": {Anthropic, anthropic(`{"type":"text","text":"y"}`, `{"type":"text_delta","text":"es"}`), 1},
+		"a signature alone":             {Anthropic, anthropic(`{"type":"thinking","thinking":""}`, `{"type":"signature_delta","signature":"x"}`), -1},
+		"text from chat":                {OpenAI, openAI(`{"content":"yes"}`), 1},
+		"thinking from chat":            {OpenAI, openAI(`{"reasoning_content":"so"}`), 1},
+		"thinking in its new name":      {OpenAI, openAI(`{"reasoning":"so"}`), 1},
+		"a tool call from chat":         {OpenAI, openAI(`{"tool_calls":[{"index":0,"id":"t1","function":{"name":"read"}}]}`), 1},
+		"nothing at all, from chat":     {OpenAI, openAI(`{"content":""}`), -1},
+		"a word in the role's chunk":    {OpenAI, []string{`{"choices":[{"index":0,"delta":{"role":"assistant","content":"yes"}}]}`}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
