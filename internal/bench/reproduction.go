@@ -84,11 +84,34 @@ func Reproduction(r *results.Results) []Reproduced {
 	return rows
 }
 
+// MeanOff is the mean of |Off| over the cells of a column, an index of
+// results.Columns, and over how many it is; of none it is not a number.
+func MeanOff(rows []Reproduced, column int) (mean float64, cells int) {
+	for _, row := range rows {
+		if off, ok := row.Cells[column].Off(); ok {
+			mean += math.Abs(off)
+			cells++
+		}
+	}
+	return mean / float64(cells), cells
+}
+
+// OfArm returns the rows of one arm, an index of PublishedArms.
+func OfArm(rows []Reproduced, arm int) []Reproduced {
+	var of []Reproduced
+	for _, row := range rows {
+		if row.Arm == arm {
+			of = append(of, row)
+		}
+	}
+	return of
+}
+
 // ReproductionTable prints rows in Markdown: published / simulated ± half width
-// (error). Its last row is the mean factor by which a cell of a column is off.
+// (error). Its last rows are the mean factor by which a cell of a column is off, in
+// each arm and in both.
 func ReproductionTable(rows []Reproduced) string {
 	var b strings.Builder
-	var sum, n [results.Published]float64
 	b.WriteString("| arm | sessions |")
 	for _, c := range results.Columns()[:results.Published] {
 		fmt.Fprintf(&b, " %s |", c.Title)
@@ -96,19 +119,24 @@ func ReproductionTable(rows []Reproduced) string {
 	b.WriteString("\n|" + strings.Repeat(" --- |", results.Published+2) + "\n")
 	for _, row := range rows {
 		fmt.Fprintf(&b, "| %s | %d |", [...]string{"off", "on"}[row.Arm], row.Sessions)
-		for i, c := range row.Cells {
+		for _, c := range row.Cells {
 			fmt.Fprintf(&b, " %s |", c)
-			if off, ok := c.Off(); ok {
-				sum[i] += math.Abs(off)
-				n[i]++
+		}
+		b.WriteByte('\n')
+	}
+	for _, mean := range []struct {
+		of   string
+		rows []Reproduced
+	}{{"off", OfArm(rows, 0)}, {"on", OfArm(rows, 1)}, {"both", rows}} {
+		fmt.Fprintf(&b, "| mean error | %s |", mean.of)
+		for i := range results.Published {
+			if off, cells := MeanOff(mean.rows, i); cells > 0 {
+				fmt.Fprintf(&b, " %.0f%% |", 100*(math.Exp(off)-1))
+			} else {
+				b.WriteString(" – |")
 			}
 		}
 		b.WriteByte('\n')
 	}
-	b.WriteString("| mean error | |")
-	for i := range sum {
-		fmt.Fprintf(&b, " %.0f%% |", 100*(math.Exp(sum[i]/n[i])-1))
-	}
-	b.WriteByte('\n')
 	return b.String()
 }

@@ -9,19 +9,21 @@ import (
 	"lmwarden/internal/bench/results"
 )
 
-// allowed is how far the mean over the cells of a column, and a single one of
-// them, may be from what is printed, as the logarithm of their ratio. The
-// published measurement was run once; where the model is known not to fit, the
-// wider limits say so (docs/measure.md).
-func allowed() [results.Published]struct{ mean, one float64 } {
-	return [results.Published]struct{ mean, one float64 }{
-		{0.25, 0.75}, // sessions/h: at 24 the published clients were far less even
-		{0.10, 0.25},
-		{0.45, 1.50}, // TTFB p50: one of the published runs at 16 is a lucky one
-		{0.35, 1.10}, // TTFB p95: at 8 blind placement overloads a card more often than it did
-		{0.10, 0.25},
-		{0.10, 0.25},
-		{0.10, 0.30},
+// allowed is how far the mean over the cells of a column may be from what is printed, in
+// both arms together and in each, and how far a single cell, as the logarithm of their
+// ratio. Tokens, busy, hits and stayed are to be within 10% on average. The published
+// measurement was run once; where the model is known not to fit, the wider limits say
+// so, and docs/reproduction.md why.
+func allowed() [results.Published]struct{ both, each, one float64 } {
+	tenth, seventh := math.Log(1.1), math.Log(1.15)
+	return [results.Published]struct{ both, each, one float64 }{
+		{0.25, 0.25, 0.75}, // sessions/h: at 24 the published clients were far less even
+		{tenth, seventh, 0.25},
+		{0.45, 0.50, 1.50}, // TTFB p50: one of the published runs at 16 is a lucky one
+		{0.35, 0.40, 1.10}, // TTFB p95: at 8 blind placement overloads a card more often than it did
+		{tenth, seventh, 0.25},
+		{tenth, seventh, 0.25},
+		{tenth, seventh, 0.30},
 	}
 }
 
@@ -32,22 +34,26 @@ func TestPublishedTableIsReproduced(t *testing.T) {
 	}
 	rows, cells := Reproduction(r), 0
 	for i, c := range results.Columns()[:results.Published] {
-		sum, n := 0.0, 0.0
+		limit := allowed()[i]
 		for _, row := range rows {
-			off, ok := row.Cells[i].Off()
-			if !ok {
-				continue
-			}
-			sum += math.Abs(off)
-			n++
-			if math.Abs(off) > allowed()[i].one {
+			if off, ok := row.Cells[i].Off(); ok && math.Abs(off) > limit.one {
 				t.Errorf("%s, %s at %d: %s", c.Title, PublishedArms()[row.Arm], row.Sessions, row.Cells[i])
 			}
 		}
-		cells += int(n)
-		t.Logf("%-15s mean |log(simulated/published)| over %v cells: %.3f", c.Title, n, sum/n)
-		if sum/n > allowed()[i].mean {
-			t.Errorf("%s: mean |log(simulated/published)| is %.3f, allowed %.2f", c.Title, sum/n, allowed()[i].mean)
+		both, n := MeanOff(rows, i)
+		if both > limit.both {
+			t.Errorf("%s: mean |log(simulated/published)| is %.3f, allowed %.3f", c.Title, both, limit.both)
+		}
+		cells += n
+		for arm, name := range PublishedArms() {
+			each, n := MeanOff(OfArm(rows, arm), i)
+			if n == 0 {
+				continue // where a turn went is not known with affinity off
+			}
+			if each > limit.each {
+				t.Errorf("%s, %s: mean |log(simulated/published)| is %.3f, allowed %.3f", c.Title, name, each, limit.each)
+			}
+			t.Logf("%-15s %-12s mean |log(simulated/published)| over %d cells: %.3f, of both arms %.3f", c.Title, name, n, each, both)
 		}
 	}
 	if cells != 65 {
