@@ -19,7 +19,7 @@ var mayImport = map[string][]string{
 	"cmd/warden": {"internal/app"},
 	"internal/app": {
 		"internal/access", "internal/bench", "internal/bench/live", "internal/bench/report", "internal/bench/results", "internal/cause", "internal/certs", "internal/config", "internal/doctor", "internal/enginesim", "internal/enginesim/server", "internal/engine", "internal/kvevents", "internal/llmapi",
-		"internal/pool", "internal/proxy", "internal/routing", "internal/session", "internal/stats", "internal/systemd", "internal/telemetry", "internal/top", "internal/tracing", "internal/web",
+		"internal/pool", "internal/proxy", "internal/rawtcp", "internal/routing", "internal/session", "internal/stats", "internal/systemd", "internal/telemetry", "internal/top", "internal/tracing", "internal/web",
 	},
 	"internal/web":              {"internal/access", "internal/kvevents", "internal/pool", "internal/session", "internal/stats", "internal/routing", "internal/engine", "internal/bench/results"},
 	"internal/doctor":           {"internal/engine", "internal/kvevents", "internal/llmapi", "internal/session"},
@@ -39,6 +39,7 @@ var mayImport = map[string][]string{
 	"internal/config":           {"internal/access"},
 	"internal/kvevents":         {"internal/zmtp"},
 	"internal/llmapi":           {},
+	"internal/rawtcp":           {},
 	"internal/routing":          {},
 	"internal/engine":           {},
 	"internal/systemd":          {},
@@ -47,12 +48,12 @@ var mayImport = map[string][]string{
 	"internal/typedoc":          {},
 	"internal/top":              {},
 	"internal/tracing":          {"internal/llmapi", "internal/proxy", "internal/routing"},
-	"internal/upstream":         {},
+	"internal/upstream":         {"internal/rawtcp"},
 	"internal/zmtp":             {},
 }
 
 // standardOnly are the packages that may use nothing but the standard library.
-var standardOnly = []string{"internal/routing", "internal/pool", "internal/engine", "internal/proxy", "internal/systemd", "internal/upstream"}
+var standardOnly = []string{"internal/routing", "internal/pool", "internal/engine", "internal/proxy", "internal/rawtcp", "internal/systemd", "internal/upstream"}
 
 func TestImportsFollowTheArchitecture(t *testing.T) {
 	const module = "lmwarden/"

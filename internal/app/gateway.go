@@ -17,6 +17,7 @@ import (
 	"lmwarden/internal/kvevents"
 	"lmwarden/internal/pool"
 	"lmwarden/internal/proxy"
+	"lmwarden/internal/rawtcp"
 	"lmwarden/internal/routing"
 	"lmwarden/internal/session"
 	"lmwarden/internal/stats"
@@ -268,7 +269,7 @@ func (g *Gateway) StartOn(on Listeners) error {
 	var accepting sync.WaitGroup
 	accepting.Go(func() {
 		awaitEngines(starting, g.models)
-		serve(g.clients, on.Clients, g.cfg.TLS, "client")
+		serve(g.clients, rawtcp.Listener{Listener: on.Clients}, g.cfg.TLS, "client")
 	})
 	g.refuse = func() {
 		started()

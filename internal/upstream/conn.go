@@ -8,6 +8,8 @@ import (
 	"net"
 	"syscall"
 	"time"
+
+	"lmwarden/internal/rawtcp"
 )
 
 // maxInterim bounds the interim answers (1xx) before the answer.
@@ -27,7 +29,7 @@ type conn struct {
 	net.Conn
 	to   server
 	r    *bufio.Reader
-	wire syscall.RawConn // under TLS; nil when it is not a socket
+	wire net.Conn // under TLS
 
 	head  []byte // the last one read
 	heard bool   // bytes of the answer have come
@@ -37,11 +39,7 @@ type conn struct {
 
 // newConn takes the connection and what it runs over.
 func newConn(nc, under net.Conn, to server) *conn {
-	c := &conn{Conn: nc, to: to, r: bufio.NewReader(nc)}
-	if s, ok := under.(syscall.Conn); ok {
-		c.wire, _ = s.SyscallConn() // without it nobody looks whether it is quiet
-	}
-	return c
+	return &conn{Conn: nc, to: to, r: bufio.NewReader(nc), wire: under}
 }
 
 // roundTrip sends a request and reads the head of its answer.
@@ -71,9 +69,7 @@ func (c *conn) write(r *Request) error {
 		_, err := c.Conn.Write(append(r.Head, r.Body...))
 		return err
 	}
-	pieces := net.Buffers{r.Head, r.Body}
-	_, err := pieces.WriteTo(c.Conn)
-	return err
+	return rawtcp.Write(c.Conn, r.Head, r.Body)
 }
 
 // readHead reads the answer's head, over interim answers.
@@ -127,7 +123,7 @@ func (c *conn) readLines() error {
 // quiet reports whether nothing has come since the last answer: no end, and no
 // bytes that would be taken for the next answer.
 func (c *conn) quiet() bool {
-	return c.r.Buffered() == 0 && (c.wire == nil || nothingToRead(c.wire))
+	return c.r.Buffered() == 0 && rawtcp.Quiet(c.wire)
 }
 
 // ended reports whether the other side ended the connection.

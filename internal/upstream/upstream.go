@@ -19,6 +19,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"lmwarden/internal/rawtcp"
 )
 
 // ErrLocal marks a connection that was not made for want of something on this
@@ -139,6 +141,7 @@ func (c *Client) connect(ctx context.Context, to server) (*conn, error) {
 		}
 		return nil, err
 	}
+	nc = rawtcp.Wrap(nc)
 	if to.scheme == "https" {
 		secure := tls.Client(nc, &tls.Config{ServerName: host, RootCAs: c.roots})
 		ctx, cancel := context.WithTimeout(ctx, handshakeWithin)
