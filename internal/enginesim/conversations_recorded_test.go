@@ -178,7 +178,7 @@ func TestPinnedConversationsThatFitAsRecorded(t *testing.T) {
 }
 
 // The times of these rows say when the conversations began: if all begin at once, and
-// steps are as fast as the first tokens tell, a run is over by 0.6 s too early.
+// steps are as fast as the first tokens tell, a run is over 0.8 s too early.
 func TestTimesOfConversationsThatFit(t *testing.T) {
 	for c, rows := range recordedCrowds(t) {
 		if !c.fits() || c.conversations == 7 { // the machine was busy with those
