@@ -107,6 +107,10 @@ func (v *benchView) ended(m bench.Measured) {
 func statusLines(st live.Status) []string {
 	at := fmt.Sprintf("%.0f s", st.Elapsed.Seconds())
 	switch {
+	case st.Awaiting:
+		at = "over, waiting for engines to be ready"
+	case st.Step.Length > 0 && st.Elapsed > st.Step.Length && st.Open == 0:
+		at = "over"
 	case st.Step.Length > 0 && st.Elapsed > st.Step.Length:
 		at = fmt.Sprintf("%.0f s, draining", st.Elapsed.Seconds())
 	case st.Step.Length > 0:
@@ -123,9 +127,6 @@ func statusLines(st live.Status) []string {
 		counts += fmt.Sprintf("  cached %.1f%%", 100*float64(st.Cached)/float64(st.Prompt))
 	}
 	lines := []string{fmt.Sprintf("%s, %d sessions, %s", st.Step.Arm, st.Step.Sessions, at), counts}
-	if st.Awaiting {
-		lines = append(lines, "waiting for engines to be ready")
-	}
 	if len(st.Running) > 0 {
 		lines = append(lines, "running "+numbers(st.Running)+"  waiting "+numbers(st.Waiting))
 	}

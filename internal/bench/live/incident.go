@@ -86,6 +86,7 @@ func (s *System) killStarted(e *startedEngine, i bench.Incident) {
 		s.inStep(i.For, func() {
 			if e.killed {
 				e.begin(&s.lives)
+				e.loaded = true // the step goes on
 			}
 		})
 	}

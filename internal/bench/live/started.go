@@ -43,7 +43,7 @@ type startedEngine struct {
 	warn func(string)
 
 	life   *life
-	loaded bool // a step has begun since this life did
+	loaded bool // there was a step in this life
 	killed bool // by an incident, and not yet back
 }
 
