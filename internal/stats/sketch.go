@@ -12,8 +12,9 @@ import (
 // whole counts and a fixed range, from a microsecond to four months. The zero
 // sketch is empty.
 type sketch struct {
-	counts []int64 // by bin, up to the highest that is in use
-	total  int64
+	counts    []int64 // by bin; there is room for some that are not in use
+	low, high int     // those in use are from low to below high
+	total     int64
 }
 
 const (
@@ -36,24 +37,43 @@ func (s *sketch) add(d time.Duration) {
 }
 
 func (s *sketch) count(bin int, n int64) {
-	if more := bin + 1 - len(s.counts); more > 0 {
-		s.counts = append(s.counts, make([]int64, more)...)
+	if bin >= len(s.counts) {
+		s.grow(bin + 1)
 	}
+	if s.total == 0 {
+		s.low = bin
+	}
+	s.low, s.high = min(s.low, bin), max(s.high, bin+1)
 	s.counts[bin] += n
 	s.total += n
 }
 
-func (s *sketch) join(o *sketch) {
-	for bin, n := range o.counts {
-		if n > 0 {
-			s.count(bin, n)
-		}
+// grow makes room for bins below n, and for more.
+func (s *sketch) grow(n int) {
+	if n > len(s.counts) {
+		s.counts = append(s.counts, make([]int64, min(max(n, 2*len(s.counts)), bins)-len(s.counts))...)
 	}
 }
 
+func (s *sketch) join(o *sketch) {
+	if o.total == 0 {
+		return
+	}
+	s.grow(o.high)
+	if s.total == 0 {
+		s.low = o.low
+	}
+	s.low, s.high = min(s.low, o.low), max(s.high, o.high)
+	to := s.counts[o.low:o.high]
+	for i, n := range o.counts[o.low:o.high] {
+		to[i] += n
+	}
+	s.total += o.total
+}
+
 func (s *sketch) reset() {
-	clear(s.counts)
-	s.counts, s.total = s.counts[:0], 0
+	clear(s.counts[s.low:s.high])
+	s.low, s.high, s.total = 0, 0, 0
 }
 
 // encoded is the sketch for a file, nil when it is empty: for each bin in use the
@@ -61,8 +81,8 @@ func (s *sketch) reset() {
 func (s *sketch) encoded() []byte {
 	var b []byte
 	before := -1
-	for bin, n := range s.counts {
-		if n > 0 {
+	for bin := s.low; bin < s.high; bin++ {
+		if n := s.counts[bin]; n > 0 {
 			b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(bin-before)), uint64(n))
 			before = bin
 		}
@@ -75,6 +95,14 @@ func (s *sketch) encoded() []byte {
 func (s *sketch) merge(b []byte) error {
 	bin := -1
 	for len(b) > 0 {
+		if len(b) > 1 && (b[0]|b[1]) < 0x80 && b[0] > 0 { // nearly all numbers are of one byte
+			if bin += int(b[0]); bin >= bins {
+				return errDamaged
+			}
+			s.count(bin, int64(b[1]))
+			b = b[2:]
+			continue
+		}
 		step, n := binary.Uvarint(b)
 		if n <= 0 || step == 0 || step > bins {
 			return errDamaged
@@ -105,13 +133,14 @@ func (s *sketch) quantiles() Quantiles {
 		part  float64
 		value *time.Duration
 	}{{0.5, &q.P50}, {0.95, &q.P95}, {0.99, &q.P99}}
-	next, below := 0, int64(0)
-	for bin, n := range s.counts {
-		below += n
-		for next < len(wanted) && float64(below) > wanted[next].part*float64(s.total-1) {
-			*wanted[next].value = valueOf(bin)
-			next++
+	bin, below := s.low-1, int64(0)
+	for _, w := range wanted {
+		// The first bin with which more than that part is below: counts are whole.
+		for rank := int64(w.part * float64(s.total-1)); below <= rank; {
+			bin++
+			below += s.counts[bin]
 		}
+		*w.value = valueOf(bin)
 	}
 	return q
 }

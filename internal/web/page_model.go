@@ -51,7 +51,7 @@ type modelHour struct {
 	KV                 chart // no columns with more replicas than there are colours
 	Moves              []moveRow
 	Moved              string // how many in all, as a sentence
-	Causes             []causeRow
+	Causes             rereads
 }
 
 type quantileRow struct{ Label, Count, P50, P95, P99 string }
@@ -64,12 +64,6 @@ type moveRow struct {
 	From, To             string
 	FromColour, ToColour string
 	Reason, Why, Count   string
-}
-
-// causeRow is what one cause made replicas read again.
-type causeRow struct {
-	Cause, Explain, Turns, Reread string
-	Share                         bar
 }
 
 func (h *Handler) modelPage(w http.ResponseWriter, r *http.Request) {
@@ -281,7 +275,7 @@ func (h *Handler) modelHour(ctx context.Context, v pool.View) (o modelHour, m me
 		o.Moves, o.Moved = movesOf(shifts, len(v.Replicas), lately.words)
 	}
 	if ledger, err := h.history.Ledger(ctx, q); err == nil {
-		o.Causes = causesOf(ledger)
+		o.Causes = rereadsOf(ledger)
 	}
 	return o, m
 }
@@ -397,37 +391,6 @@ func movesOf(shifts []stats.Shift, replicas int, words string) ([]moveRow, strin
 		return nil, "No turn left its home " + words + "."
 	}
 	return rows, fmt.Sprintf("%s moved, %s spilled %s.", thousands(moved), thousands(spilled), words)
-}
-
-// causesOf sums the ledger by cause, the dearest first.
-func causesOf(ledger []stats.Ledger) []causeRow {
-	type sum struct{ turns, reread int64 }
-	sums := map[string]sum{}
-	var all int64
-	for _, l := range ledger {
-		s := sums[l.Cause]
-		sums[l.Cause] = sum{s.turns + l.Turns, s.reread + l.Reread}
-		all += l.Reread
-	}
-	var causes []string
-	for c := range sums {
-		causes = append(causes, c)
-	}
-	slices.SortFunc(causes, func(a, b string) int {
-		if d := sums[b].reread - sums[a].reread; d != 0 {
-			return int(max(min(d, 1), -1))
-		}
-		return strings.Compare(a, b)
-	})
-	var rows []causeRow
-	for _, c := range causes {
-		s := sums[c]
-		if s.reread == 0 {
-			continue
-		}
-		rows = append(rows, causeRow{c, causeExplained(c), thousands(s.turns), tokens(s.reread), barOf("hit", share(s.reread, all))})
-	}
-	return rows
 }
 
 func modelPath(name string) string { return "/models/" + url.PathEscape(name) }

@@ -28,7 +28,7 @@ type statsPage struct {
 	Nothing            string // why there is none of them
 	Totals             measureTable
 	TotalsBy           string
-	Causes             []causeRow
+	Causes             rereads
 	Problem            string
 }
 
@@ -208,7 +208,7 @@ func (h *Handler) tokenStats(r *http.Request, q stats.Query, p *statsPage) error
 	}
 	ledger, err := h.history.Ledger(r.Context(), q)
 	if err == nil {
-		p.Causes = causesOf(ledger)
+		p.Causes = rereadsOf(ledger)
 	}
 	return nil
 }

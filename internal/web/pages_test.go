@@ -220,7 +220,8 @@ func TestManyTurnsHavePages(t *testing.T) {
 func TestStatsPages(t *testing.T) {
 	h := newHandler(t, nil, []Pool{box()}, full(t))
 	says(t, get(t, h, "/stats"), "Tokens per second", "80% of prompt tokens came from the prefix cache over the last hour",
-		"All3,570,0002,856,000714,0000178,50080.0%", "moved", "We moved the conversation")
+		"All3,570,0002,856,000714,0000178,50080.0%", "moved", "We moved the conversation", "By hour and replica",
+		"4 Oct 08:00 UTC2evicted39,000", "4 Oct 08:00 UTC0moved12,000")
 	says(t, get(t, h, "/stats?group=replica&range=6h"), "By replica", "replica 0", "chosen by the engine", "over the last 6 h")
 	says(t, get(t, h, "/stats?measure=requests&model=qwen3-4b-dp4"), "Requests per minute", "3,570 requests ended over the last hour", "Spilled or moved")
 	says(t, get(t, h, "/stats?measure=ttfb"), "2.8 s or less to the first byte for 95 of 100 requests", "Requests behind each percentile")
