@@ -74,6 +74,11 @@ var benchmarkShots = []shot{
 	{"comparison", "/benchmarks?run=affinity&run=session-hash", 1240, 900, false},
 }
 
+// loginShots are taken of a gateway with a password.
+var loginShots = []shot{
+	{"login", "/settings", 1240, 520, false},
+}
+
 func run(ctx context.Context, warden, out, agents string, load time.Duration) error {
 	chromium := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -154,6 +159,36 @@ func run(ctx context.Context, warden, out, agents string, load time.Duration) er
 		return err
 	}
 	for _, s := range benchmarkShots {
+		if err := c.take(ctx, admin, s); err != nil {
+			return err
+		}
+	}
+	return photographLogin(ctx, c, warden, engine)
+}
+
+// photographLogin takes pictures of a gateway that asks for a password.
+func photographLogin(ctx context.Context, c camera, warden, engine string) error {
+	cmd := exec.CommandContext(ctx, warden, "keys", "password")
+	cmd.Stdin = strings.NewReader("correct horse\n")
+	hash, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("warden keys password: %w", err)
+	}
+	file := filepath.Join(c.scratch, "warden.yaml")
+	text := fmt.Sprintf("listen: 127.0.0.1:0\nadmin:\n  listen: 127.0.0.1:0\n  password: %q\ndata: ':memory:'\nmodels:\n- name: qwen3-4b-dp4\n  engines:\n  - url: %s\n", strings.TrimSpace(string(hash)), engine)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return err
+	}
+	gateway, err := start(ctx, warden, "serve", "--config", file)
+	if err != nil {
+		return err
+	}
+	defer gateway.stop()
+	admin, err := gateway.await(ctx, `listener=admin url=(http://[0-9.:]+)`)
+	if err != nil {
+		return err
+	}
+	for _, s := range loginShots {
 		if err := c.take(ctx, admin, s); err != nil {
 			return err
 		}
