@@ -28,11 +28,13 @@ type gateway struct {
 type modelView struct {
 	Name     string
 	Policy   string
-	Replicas []struct {
-		URL   string
-		Rank  *int
-		State string
-	}
+	Replicas []replicaView
+}
+
+type replicaView struct {
+	URL   string
+	Rank  *int
+	State string
 }
 
 // find takes note of a model as it is; an empty name is the only one that there is.

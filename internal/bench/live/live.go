@@ -157,11 +157,13 @@ func New(ctx context.Context, o Options) (*System, error) {
 	if o.Admin != nil {
 		s.gateway = &gateway{client: s.plain, admin: o.Admin}
 	}
-	for _, step := range []func(context.Context) error{s.startEngines, s.discover} {
-		if err := step(ctx); err != nil {
-			s.end()
-			return nil, err
-		}
+	err := s.startEngines(ctx)
+	if err == nil {
+		err = s.discover(ctx)
+	}
+	if err != nil {
+		s.end()
+		return nil, err
 	}
 	return s, nil
 }
@@ -184,7 +186,7 @@ func (s *System) discover(ctx context.Context) error {
 		}
 		s.model, s.places = view.Name, view.places()
 	}
-	urls := s.o.Engines
+	urls := slices.Clone(s.o.Engines)
 	if len(urls) == 0 && s.gateway != nil {
 		urls = s.gateway.engines()
 	}

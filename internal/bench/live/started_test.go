@@ -10,11 +10,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -185,6 +187,37 @@ func TestStartedEngine(t *testing.T) {
 	}
 	if warned.String() != "" {
 		t.Errorf("warned: %s", &warned)
+	}
+}
+
+// A gateway finds an engine that is ready by looking, now and then.
+func TestAGatewayFindsAStartedEngine(t *testing.T) {
+	start, _ := child(t)
+	var looks atomic.Int64
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		state := "down"
+		if looks.Add(1) > 2 {
+			state = "ready"
+		}
+		fmt.Fprintf(w, `{"name": "m", "policy": "affinity", "replicas": [{"url": %q, "rank": null, "state": %q}]}`, start.URL, state)
+	}))
+	defer admin.Close()
+	o := starting(t, start)
+	o.Admin, o.Target = mustURL(t, admin.URL), start.URL
+	s, err := New(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := looks.Load(); n < 3 || len(s.places) != 1 {
+		t.Errorf("begun after %d looks, with places %v", n, s.places)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+
+	elsewhere := modelView{Name: "m", Replicas: []replicaView{{URL: "http://127.0.0.1:1", State: "ready"}}}
+	if err := s.notReady(elsewhere); err == nil || !strings.Contains(err.Error(), "the gateway has no replica there: those of model m are at http://127.0.0.1:1") {
+		t.Errorf("error %v", err)
 	}
 }
 
