@@ -85,7 +85,7 @@ func (o overload) run(t testing.TB, seed uint64) overloadRun {
 // How many turns a box gets done, when its caches hold all conversations and when they
 // hold a third, follows from the time of its steps and from what it finds cached.
 func TestOverloadAsRecorded(t *testing.T) {
-	const seeds = 4
+	const seeds = 2
 	rows := 0
 	for _, line := range recording(t, "overload.txt") {
 		var open int
