@@ -61,6 +61,10 @@ type Gateway struct {
 	reloads reloads // guarded by mu
 }
 
+// adminRead is how long a request to the admin listener may take to arrive: there are
+// small ones only, and the login is for everybody.
+const adminRead = 30 * time.Second
+
 // NewGateway joins the parts of a gateway; nothing runs before Start. The
 // configuration must be valid.
 func NewGateway(cfg *config.Config, log *slog.Logger) (*Gateway, error) {
@@ -165,6 +169,8 @@ func newGateway(cfg *config.Config, log *slog.Logger, dial dialFunc) (*Gateway, 
 	g.admin = &http.Server{
 		Handler:           console,
 		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       adminRead,
+		MaxHeaderBytes:    64 << 10,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}

@@ -176,3 +176,35 @@ func TestAModelOfWhichAllIsTaken(t *testing.T) {
 	}
 	g.settled(t)
 }
+
+func TestAHeadThatIsTooLargeIsRefused(t *testing.T) {
+	g := newGateway(t, Limits{}, fakeEngine(t, answered(200, chatAnswer)))
+	if res := g.post(t, "/v1/chat/completions", chatBody, "X-Large", strings.Repeat("x", maxHead/2)); res.status != http.StatusOK {
+		t.Errorf("half of what may be: %d", res.status)
+	}
+	g.record(t)
+	if res := g.post(t, "/v1/chat/completions", chatBody, "X-Large", strings.Repeat("x", 2*maxHead)); res.status != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("twice what may be: %d", res.status)
+	}
+	g.settled(t)
+}
+
+// TestOneRequestIsOneKeys: whoever shows several keys asks with the first, and what
+// another may is not added.
+func TestOneRequestIsOneKeys(t *testing.T) {
+	g := guarded(t, fakeEngine(t, answered(200, chatAnswer)))
+	for _, test := range []struct {
+		header []string
+		key    string
+	}{
+		{[]string{"Authorization", "Bearer key-one", "X-Api-Key", "key-all"}, "one"},
+		{[]string{"X-Api-Key", "key-one", "Api-Key", "key-all"}, "one"},
+		{[]string{"Authorization", "Bearer wrong", "X-Api-Key", "key-all"}, ""},
+	} {
+		res := g.post(t, "/v1/chat/completions", chatBody, test.header...)
+		if r := g.record(t); r.Key != test.key || (res.status == http.StatusOK) != (test.key != "") {
+			t.Errorf("%v: %d as %q, want %q", test.header, res.status, r.Key, test.key)
+		}
+	}
+	g.settled(t)
+}

@@ -194,6 +194,10 @@ func newHandler(o Options, m models, dial upstream.DialFunc) *Handler {
 	return h
 }
 
+// maxHead bounds a request's head, several times what any client sends; nobody has
+// shown a key before it is read.
+const maxHead = 64 << 10
+
 // Server is an http.Server for the client listener with the time limits that
 // agents and streams need: none on a whole request or answer (the handler limits
 // each read and write), and long idle times, since agents think between turns
@@ -202,6 +206,7 @@ func (h *Handler) Server() *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 30 * time.Second,
+		MaxHeaderBytes:    maxHead,
 		IdleTimeout:       15 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(h.logger.Handler(), slog.LevelWarn),
 	}
