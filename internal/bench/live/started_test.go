@@ -174,6 +174,9 @@ func TestStartedEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	answered("started anew", bench.Finished)
+	if err := s.Switch("direct", true); err != nil || s.caches != "cold" {
+		t.Errorf("an engine that had no load since: %v, caches %s", err, s.caches)
+	}
 
 	if err := s.Close(); err != nil {
 		t.Error(err)
