@@ -69,6 +69,7 @@ type engine struct {
 
 	bin, dir  string
 	port, rpc int
+	flags     []string // besides those of all
 }
 
 func newEngine(bin, dir string) (*engine, error) {
@@ -111,13 +112,13 @@ func (e *engine) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	e.cmd = exec.Command(e.bin, "serve", e.dir,
+	e.cmd = exec.Command(e.bin, append([]string{"serve", e.dir,
 		"--served-model-name", modelName, "--host", "127.0.0.1", "--port", strconv.Itoa(e.port),
 		"--load-format", "dummy", "--dtype", "float32", "--enforce-eager",
 		"--max-model-len", strconv.Itoa(maxModelLen),
 		"--block-size", strconv.Itoa(blockSize), "--num-gpu-blocks-override", strconv.Itoa(rankBlocks),
 		"--data-parallel-size", strconv.Itoa(ranks), "--data-parallel-rpc-port", strconv.Itoa(e.rpc),
-		"--api-server-count", "1", "--enable-prompt-tokens-details")
+		"--api-server-count", "1", "--enable-prompt-tokens-details"}, e.flags...)...)
 	for _, v := range os.Environ() {
 		// Among Python's is the one that makes it compile everything at each start.
 		if !strings.HasPrefix(v, "VLLM_") && !strings.HasPrefix(v, "PYTHON") {
