@@ -127,11 +127,12 @@ func (c *Core) learnTimes(q *request, o Outcome) {
 	}
 	const enough = 512 // tokens, below which a step's own time is what is measured
 	if read := o.Prompt - o.Cached; o.CachedKnown && q.begun > q.sent && read >= enough {
-		rate, weight := float64(read)/(q.begun-q.sent).Seconds(), 1.0/16
-		if rate > l.rate.or(0) {
-			weight = 0.5 // what was slow may have waited for others
+		switch rate := float64(read) / (q.begun - q.sent).Seconds(); {
+		case rate > l.rate.or(0):
+			l.rate.add(rate, 0.5) // what was slow may have waited for others
+		case !q.Whole: // else it includes the time to write the answer
+			l.rate.add(rate, 1.0/16)
 		}
-		l.rate.add(rate, weight)
 	}
 }
 

@@ -95,6 +95,33 @@ func TestThePatienceIsSomeReadings(t *testing.T) {
 	}
 }
 
+// An answer that comes in one piece tells of reading only that it was no slower.
+func TestAWholeAnswerDoesNotMakeReadingSlow(t *testing.T) {
+	b := newPatient(t, separate(1), 100_000)
+	read := func(n int, whole bool, took time.Duration) {
+		r := sized(n, 8000)
+		r.Whole = whole
+		id, _ := b.open(r)
+		b.pass(took)
+		b.core.FirstByte(b.now, id)
+		b.finish(id, complete(8000, 0, 50))
+	}
+	rate := func() float64 { return b.view().Learned.ReadingRate.Value }
+	read(0, false, time.Second)
+	for n := range 50 {
+		read(1+n, true, 8*time.Second)
+	}
+	if got := rate(); got != 8000 {
+		t.Errorf("%.0f tokens a second, want 8000", got)
+	}
+	for n := range 10 {
+		read(100+n, true, 500*time.Millisecond)
+	}
+	if got := rate(); got < 15_000 {
+		t.Errorf("%.0f tokens a second, want nearly 16000", got)
+	}
+}
+
 // Two conversations push each other out, and their replica does little but read
 // them again.
 func TestThePatienceGrowsWithWhatIsReadAgain(t *testing.T) {
