@@ -242,6 +242,7 @@ func (c *Core) Arrive(now time.Time, r Request) []Action {
 	if verdict.Kind == Hold {
 		return append(others, c.enqueue(q, verdict))
 	}
+	c.learned.waited.add(0, 1.0/64)
 	return append(others, c.dispatch(q, d))
 }
 

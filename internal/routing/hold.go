@@ -89,14 +89,14 @@ func (c *Core) turnAway(q *request, why Why) Action {
 	return verdict(q, why)
 }
 
-// predicted is how long a request at a place of the queue is likely to wait, 0
-// while that is not known.
+// predicted is how long a request at a place of the queue is likely to wait: of
+// those that start, so many waited. 0 while that is not known.
 func (c *Core) predicted(position int) time.Duration {
-	x := c.throughput()
+	x := c.throughput() * max(c.learned.waited.or(waitingShare), waitingShare/4)
 	if x <= 0 {
 		return 0
 	}
-	return time.Duration(float64(position) / (x * waitingShare) * float64(time.Second))
+	return time.Duration(float64(position) / x * float64(time.Second))
 }
 
 // admit starts the waiting requests that may start now: all of them when the
@@ -125,6 +125,7 @@ func (c *Core) admit() []Action {
 // letGo dispatches a request that waited.
 func (c *Core) letGo(q *request, d Decision) []Action {
 	c.queue.remove(q)
+	c.learned.waited.add(1, 1.0/64)
 	d.Waited, d.Held = c.clock.now-q.since, q.held
 	return []Action{c.dispatch(q, d)}
 }

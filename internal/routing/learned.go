@@ -18,6 +18,7 @@ type learned struct {
 	place        average // seconds from dispatch to end
 	found        average // of what caches had lost, the share that was found again
 	again        average // seconds that a turn spent on reading its history again
+	waited       average // the share of the requests that waited
 	turns        flow
 	gaps         gapWindow
 }

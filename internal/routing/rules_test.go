@@ -157,6 +157,32 @@ func TestThePatienceGrowsWithWhatIsReadAgain(t *testing.T) {
 	}
 }
 
+// One turn a second ends. Where hardly any waits, one that has to waits for many of
+// them; where each waits, for one.
+func TestThePredictedWaitFollowsTheShareThatWaits(t *testing.T) {
+	b := newPatient(t, separate(1), 10_000)
+	answer := func(id RequestID) { b.finish(id, complete(6000, 0, 50)) }
+	for n := range 200 {
+		id, _ := b.open(sized(n, 6000))
+		b.pass(time.Second)
+		answer(id)
+	}
+	id, _ := b.open(sized(200, 6000))
+	next, a := b.hold(sized(201, 6000))
+	if a.Wait < 7*time.Second || a.Wait > 10*time.Second {
+		t.Errorf("while no other waited: %v, want 8 s", a.Wait)
+	}
+	for n := range 200 {
+		b.pass(time.Second)
+		answer(id)
+		id = next
+		next, a = b.hold(sized(202+n, 6000))
+	}
+	if a.Wait < 900*time.Millisecond || a.Wait > 1300*time.Millisecond {
+		t.Errorf("while every other waited: %v, want 1 s", a.Wait)
+	}
+}
+
 // While caches are short a replica is given 3 s of reading at a time; what takes
 // half a second and belongs to no conversation passes.
 func TestReadingIsLimited(t *testing.T) {
