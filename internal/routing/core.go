@@ -203,6 +203,7 @@ type request struct {
 	reading        int64         // of that, what was not read before
 	since          time.Duration // arrival
 	sent, begun    time.Duration // of the attempt; begun is 0 before the first byte
+	queued         time.Duration // since when it waits
 	held           Why           // why it waits or waited
 	rank           int64         // place in the queue
 	seq            uint64

@@ -77,7 +77,7 @@ func (c *Core) holdOrRefuse(q *request, in *query) Action {
 
 // enqueue holds q.
 func (c *Core) enqueue(q *request, a Action) Action {
-	q.held, c.lastHeld = a.Why, c.clock.now
+	q.held, q.queued, c.lastHeld = a.Why, c.clock.now, c.clock.now
 	a.Position = c.queue.add(q) + 1
 	a.Wait = c.predicted(a.Position)
 	return a
@@ -126,7 +126,7 @@ func (c *Core) admit() []Action {
 func (c *Core) letGo(q *request, d Decision) []Action {
 	c.queue.remove(q)
 	c.learned.waited.add(1, 1.0/64)
-	d.Waited, d.Held = c.clock.now-q.since, q.held
+	d.Waited, d.Held = c.clock.now-q.queued, q.held
 	return []Action{c.dispatch(q, d)}
 }
 

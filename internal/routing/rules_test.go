@@ -183,6 +183,25 @@ func TestThePredictedWaitFollowsTheShareThatWaits(t *testing.T) {
 	}
 }
 
+// What a failed attempt took is not a wait.
+func TestARetryWaitsFromThenOn(t *testing.T) {
+	b := newPatient(t, separate(2), 10_000)
+	failed, d := b.open(sized(0, 9000))
+	other, _ := b.open(sized(1, 9000))
+	b.pass(5 * time.Second)
+	b.core.SetState(b.now, d.Replica, Down)
+	if a := b.one(failed, b.core.Retry(b.now, failed)); a.Kind != Hold {
+		t.Fatalf("%+v, want a hold", a)
+	}
+	b.pass(2 * time.Second)
+	if q := b.view().Queue; q.Longest != 2*time.Second {
+		t.Errorf("waits for %v, want 2 s", q.Longest)
+	}
+	if a := b.one(failed, b.core.Finish(b.now, other, complete(9000, 0, 50))); a.Decision.Waited != 2*time.Second {
+		t.Errorf("waited for %v, want 2 s", a.Decision.Waited)
+	}
+}
+
 // While caches are short a replica is given 3 s of reading at a time; what takes
 // half a second and belongs to no conversation passes.
 func TestReadingIsLimited(t *testing.T) {

@@ -50,7 +50,7 @@ func (c *Core) Waiting(now time.Time) []Waiting {
 	for i, w := range c.queue.waiters {
 		q := w.q
 		list[i] = Waiting{
-			ID: q.ID, Key: q.Key, Position: i + 1, Waited: c.clock.now - q.since, Wait: c.predicted(i + 1), Why: q.held,
+			ID: q.ID, Key: q.Key, Position: i + 1, Waited: c.clock.now - q.queued, Wait: c.predicted(i + 1), Why: q.held,
 		}
 	}
 	return list
@@ -62,7 +62,7 @@ func (c *Core) queueView() QueueView {
 		v.Patience = c.patience()
 	}
 	for _, w := range c.queue.waiters {
-		v.Longest = max(v.Longest, c.clock.now-w.q.since)
+		v.Longest = max(v.Longest, c.clock.now-w.q.queued)
 	}
 	return v
 }
