@@ -41,16 +41,26 @@ func request(n int, stream bool) []byte {
 }
 
 // patientBox is a gateway with the policy patience in front of a simulated box,
-// all in memory.
+// all in memory. Nothing is held before an engine tells how much it holds, so that
+// is awaited.
 func patientBox(t *testing.T, m *memory, ranks int, change func(*config.Config)) *testGateway {
 	t.Helper()
 	engine := m.engine(t, "127.0.0.1:8000", server.Options{Params: quarter(t), Replicas: ranks, Seed: 2})
-	return m.gateway(t, engine, func(c *config.Config) {
+	g := m.gateway(t, engine, func(c *config.Config) {
 		c.Models[0].Policy = "patience"
 		if change != nil {
 			change(c)
 		}
 	})
+	await(t, "the size of each rank", func() error {
+		for i, r := range g.pool().View().Replicas {
+			if r.Load.Capacity == 0 {
+				return fmt.Errorf("replica %d has not told its size", i)
+			}
+		}
+		return nil
+	})
+	return g
 }
 
 // crowd sends n requests and returns when they are in flight, held or refused.
@@ -148,7 +158,7 @@ func TestClientsThatLeaveWhileTheyWait(t *testing.T) {
 		gone := g.crowd(ctx, 10, "/v1/messages", true)
 		before := g.pool().View()
 		if before.Waiting < 7 {
-			t.Fatalf("%d wait", before.Waiting)
+			t.Fatalf("%d wait: %+v; the first: %+v", before.Waiting, before.Routing, gone.replies[0])
 		}
 		var cancelled struct{ Cancelled int }
 		g.admin(http.MethodPost, "/api/conversations/"+before.Held[0].Conversation+"/cancel", "", &cancelled)
