@@ -55,6 +55,7 @@ type Conversation struct {
 // Decision is a receipt of GET /api/decisions.
 type Decision struct {
 	Time         time.Time `json:"time"`
+	RequestID    string    `json:"request_id"`
 	Conversation string    `json:"conversation"`
 	Replica      *int      `json:"replica"`
 	Reason       string    `json:"reason"`
