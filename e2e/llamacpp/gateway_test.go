@@ -1,6 +1,7 @@
 package llamacpp
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -120,20 +121,29 @@ func TestKilledAndRestarted(t *testing.T) {
 	if !elsewhere.whole || elsewhere.replica == first.replica {
 		t.Errorf("the next turn: %s to %s, status %d, error %v, want to the other server", elsewhere.reason, elsewhere.replica, elsewhere.status, elsewhere.err)
 	}
+	// Its page does not tell one process from the next, so that it was gone must be
+	// seen.
+	wardentest.WaitFor(t, 20*time.Second, "a probe of the server to fail", func() error {
+		if g.Model(t, modelName).Servers[home].Error == "" {
+			return errors.New("none did")
+		}
+		return nil
+	})
 	engines[home].run(t)
 	wardentest.WaitFor(t, 20*time.Second, "the server to be used again", func() error {
 		r := g.Model(t, modelName).Replicas[home]
-		if r.State != "ready" || r.Epoch == nil || *r.Epoch != 2 {
-			return fmt.Errorf("replica %+v, want ready in epoch 2", r)
+		if r.State != "ready" || *r.Epoch != 2 {
+			return fmt.Errorf("replica %d is %s in epoch %d, want ready in epoch 2", r.Index, r.State, *r.Epoch)
 		}
 		return nil
 	})
 }
 
 // A server that is told to stop with all slots taken leaves its answers without an
-// end; the gateway ends them.
+// end; the gateway ends them. With the policy affinity none waits for a slot at the
+// gateway.
 func TestStoppedWithAnswersOpen(t *testing.T) {
-	g, engines := behind(t, 1)
+	g, engines := behind(t, 1, "--policy", "affinity")
 	var open []*stream
 	for range slots {
 		s := send(t, g.URL, chatPath, "a", true, 7000, "begin")
