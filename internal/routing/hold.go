@@ -8,8 +8,7 @@ import (
 // Limits bound what patience holds. 0 means automatic throughout.
 type Limits struct {
 	// Patience is how long a request waits before the next free replica is kept
-	// for it. Automatic is what Little's law asks, and twice as long as a request is
-	// with its engine at least.
+	// for it. Automatic follows from what the core learned, at most Wait.
 	Patience time.Duration
 	// Waiting is how many requests may wait; automatic is 1000.
 	Waiting int

@@ -123,12 +123,16 @@ func (c *Core) learnTimes(q *request, o Outcome) {
 			v.estimated = float32((before + ratio) / 2)
 		}
 	}
-	if read := o.Prompt - o.Cached; o.CachedKnown && !q.Whole && q.begun > q.sent && read > 0 {
-		l.again.add((q.begun-q.sent).Seconds()*float64(reread(q, o))/float64(read), 1.0/64)
+	read, took := o.Prompt-o.Cached, (q.begun - q.sent).Seconds()
+	if !o.CachedKnown || took <= 0 {
+		return
+	}
+	if !q.Whole && read > 0 {
+		l.again.add(took*float64(reread(q, o))/float64(read), 1.0/64)
 	}
 	const enough = 512 // tokens, below which a step's own time is what is measured
-	if read := o.Prompt - o.Cached; o.CachedKnown && q.begun > q.sent && read >= enough {
-		switch rate := float64(read) / (q.begun - q.sent).Seconds(); {
+	if read >= enough {
+		switch rate := float64(read) / took; {
 		case rate > l.rate.or(0):
 			l.rate.add(rate, 0.5) // what was slow may have waited for others
 		case !q.Whole: // else it includes the time to write the answer
