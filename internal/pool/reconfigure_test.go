@@ -474,9 +474,12 @@ func TestInFlightEndsAtZeroWhateverIsReconfigured(t *testing.T) {
 	all.Wait()
 	close(done)
 	<-ended
-	seen.Range(func(p, _ any) bool {
-		wantInFlight(t, p.(*Pool), 0)
-		for _, r := range p.(*Pool).replicas {
+	seen.Range(func(value, _ any) bool {
+		p := value.(*Pool)
+		wantInFlight(t, p, 0)
+		p.mu.Lock() // the last reports may still be on their way
+		defer p.mu.Unlock()
+		for _, r := range p.replicas {
 			if r.sent != 0 || r.begun != 0 {
 				t.Errorf("replica %d: %d attempts are open, %d began", r.index, r.sent, r.begun)
 			}
