@@ -1,6 +1,10 @@
 package cause
 
-import "bytes"
+import (
+	"bytes"
+
+	"lmwarden/internal/llmapi"
+)
 
 // text walks a JSON body, which llmapi has found to be valid, for the text that an
 // engine reads. What is not valid is left early; it is never read beyond its end.
@@ -9,16 +13,14 @@ type text struct {
 	cut  *cutter
 }
 
-// aside reports whether an engine does not read what stands behind a key, or cannot
-// tell it from what a client changes at will: marks for caches, ids, and the
-// model's thinking. Types and roles are words of the format.
+// aside reports whether what stands behind a key is no text of a prompt: what is
+// volatile, the model's thinking, and the format's own words.
 func aside(key []byte) bool {
 	switch string(key) {
-	case "cache_control", "id", "call_id", "tool_call_id", "tool_use_id", "status", "type", "role",
-		"thinking", "signature", "encrypted_content":
+	case "type", "role", "thinking", "signature", "encrypted_content":
 		return true
 	}
-	return false
+	return llmapi.Volatile(key)
 }
 
 // value walks over the value at i and returns its end. With take the text in it is

@@ -171,6 +171,16 @@ const (
 	kindDropped // the model's thinking, which engines do not read again
 )
 
+// Volatile reports whether clients change at will what stands behind a key of a
+// message, and engines do not read it: marks for caches, ids, states.
+func Volatile(key []byte) bool {
+	switch string(key) {
+	case "cache_control", "id", "call_id", "tool_call_id", "tool_use_id", "status":
+		return true
+	}
+	return false
+}
+
 func (r *reader) entry(e *entry) {
 	for key := range r.members {
 		switch string(key) {
@@ -206,9 +216,11 @@ func (r *reader) entry(e *entry) {
 			}
 		case "function_call": // of chat, before there were tool_calls
 			r.call(&e.calls)
-		case "cache_control", "id", "call_id", "tool_call_id", "tool_use_id", "status":
-			r.skip()
 		default:
+			if Volatile(key) {
+				r.skip()
+				continue
+			}
 			k := xxhash.Sum64(key)
 			if v := r.value(); v != 0 {
 				e.rest += fold(k, v)
