@@ -2,6 +2,7 @@ package cause
 
 import (
 	"container/list"
+	"hash/maphash"
 
 	"lmwarden/internal/llmapi"
 )
@@ -21,7 +22,7 @@ type Book struct {
 	order *list.List            // the latest first
 	bytes int                   // of all entries
 	count int64                 // turns ever judged
-	cut   cutter
+	seed  maphash.Seed          // of the hashes that readings are made of
 }
 
 type entry struct {
@@ -33,11 +34,11 @@ type entry struct {
 
 // NewBook returns an empty book.
 func NewBook() *Book {
-	return &Book{turns: map[Key]*list.Element{}, order: list.New()}
+	return &Book{turns: map[Key]*list.Element{}, order: list.New(), seed: maphash.MakeSeed()}
 }
 
-// Read reads the body of a turn that will be judged, for the place at which it
-// differs from the turn before. It keeps nothing of the body.
+// Read reads the body of a turn that will be judged, and whose facts are f, for the
+// place at which it differs from the turn before. It keeps nothing of the body.
 func (b *Book) Read(k Key, f *llmapi.Facts, body []byte) *Reading {
 	r := &Reading{}
 	b.read(r, k, f, body)
@@ -49,7 +50,7 @@ func (b *Book) read(r *Reading, k Key, f *llmapi.Facts, body []byte) {
 	if e := b.turns[k]; e != nil {
 		last, r.since = &e.Value.(*entry).turn, e.Value.(*entry).number
 	}
-	read(r, last, f, body, &b.cut)
+	read(r, last, f, body, b.seed)
 }
 
 // Judge names the cause of a conversation's turn and remembers the turn. Turns of

@@ -5,8 +5,8 @@
 // conversation only what its last turn left (Book), no text.
 //
 // Where to look: cause.go has the rule, desk.go the goroutine that applies it, book.go
-// what is remembered; text.go finds the text in a body, pieces.go cuts it into what
-// is kept of it, reading.go compares that with the turn before.
+// what is remembered; pieces.go cuts a text into what is kept of it, reading.go
+// does that with the texts of a body and finds the place at which they changed.
 package cause
 
 import (

@@ -26,7 +26,7 @@ func after() Turn {
 func prompt(messages int) Prompt {
 	p := Prompt{System: 1, Tools: 2, Attribution: 3}
 	for i := range messages {
-		p.Messages = append(p.Messages, llmapi.Sent{Hash: uint64(100 + i), At: 1000 * i})
+		p.Messages = append(p.Messages, llmapi.Sent{Hash: uint64(100 + i), At: uint32(1000 * i)})
 	}
 	return p
 }

@@ -1,101 +1,85 @@
 package cause
 
-import "github.com/cespare/xxhash/v2"
+import (
+	"hash/maphash"
 
-// leastPiece is the length of the shortest pieces in bytes, mostPieces how many are
-// kept of one text: those of a longer text are longer.
+	"lmwarden/internal/llmapi"
+)
+
+// leafBytes is the length of the shortest pieces, mostPieces how many are kept of
+// one text: those of a longer text are longer.
 const (
-	leastPiece = 64
+	leafBytes  = 64
 	mostPieces = 64
 )
 
-// pieces are hashes of the pieces of a text in order, each of at most
-// leastPiece<<shift bytes. Those of a text can be had at any greater shift, since a
-// hash is made of the two of its halves; so texts of any lengths can be compared.
+// pieces are hashes of the pieces of a text in order, of 1<<shift leaves each. Each
+// of the values in which a text stands begins with a leaf of its own, so that one
+// more or less of them is seen where it begins.
 type pieces struct {
 	shift uint8
 	sums  []uint32
 }
 
-// halved joins each two neighbours, in place. A last one without a neighbour stays.
-func halved(sums []uint32) []uint32 {
-	n := 0
-	for i := 0; i < len(sums); i += 2 {
-		sums[n] = sums[i]
-		if i+1 < len(sums) {
-			sums[n] = joined(sums[i], sums[i+1])
-		}
-		n++
+// cut cuts a text into pieces few enough to be kept.
+func cut(seed maphash.Seed, body []byte, text []llmapi.Text) pieces {
+	shift := uint8(0)
+	for n := leaves(text...); n > mostPieces<<shift; {
+		shift++
 	}
-	return sums[:n]
+	return cutAt(shift, seed, body, text)
 }
 
-// joined is the hash of two pieces, by multiplication with the golden ratio.
-func joined(a, b uint32) uint32 {
-	return uint32((uint64(a)<<32 | uint64(b)) * 0x9e3779b97f4a7c15 >> 32)
-}
-
-// part finds the first piece in which two texts differ, and the shift of its
-// length; ok is false when none does.
-func part(a, b pieces) (piece int, shift uint8, ok bool) {
-	shift = max(a.shift, b.shift)
-	x, y := a.at(shift), b.at(shift)
-	for i := range min(len(x), len(y)) {
-		if x[i] != y[i] {
-			return i, shift, true
+func cutAt(shift uint8, seed maphash.Seed, body []byte, text []llmapi.Text) pieces {
+	p := pieces{shift, make([]uint32, (leaves(text...)+1<<shift-1)>>shift)}
+	leaf := 0
+	for _, t := range text {
+		for at := int(t.From); at < int(t.To); {
+			i := leaf >> shift
+			end := min(at+((i+1)<<shift-leaf)*leafBytes, int(t.To)) // of the piece, or of its part in this value
+			p.sums[i] = joined(p.sums[i], maphash.Bytes(seed, body[at:end]))
+			leaf += (end - at + leafBytes - 1) / leafBytes
+			at = end
 		}
 	}
-	return min(len(x), len(y)), shift, len(x) != len(y)
-}
-
-// at are the hashes at a shift that is not less than the pieces' own.
-func (p pieces) at(shift uint8) []uint32 {
-	if p.shift == shift {
-		return p.sums
-	}
-	sums := append([]uint32(nil), p.sums...)
-	for s := p.shift; s < shift; s++ {
-		sums = halved(sums)
-	}
-	return sums
-}
-
-// cutter cuts a text, which comes in several runs of a body, into the shortest
-// pieces. It is used for one text after the other.
-type cutter struct {
-	sums   []uint32
-	begins []int // of the pieces in the body
-}
-
-func (c *cutter) reset() { c.sums, c.begins = c.sums[:0], c.begins[:0] }
-
-// run adds body[from:to]. Pieces do not reach over runs.
-func (c *cutter) run(body []byte, from, to int) {
-	for ; from < to; from += leastPiece {
-		c.sums = append(c.sums, uint32(xxhash.Sum64(body[from:min(from+leastPiece, to)])))
-		c.begins = append(c.begins, from)
-	}
-}
-
-// pieces are those of the text, few enough to be kept. The cutter's own hashes are
-// used up by that.
-func (c *cutter) pieces() pieces {
-	p := pieces{sums: c.sums}
-	for len(p.sums) > mostPieces {
-		p.sums = halved(p.sums)
-		p.shift++
-	}
-	p.sums = append([]uint32(nil), p.sums...)
 	return p
 }
 
-// span is where a piece lies in the body, of a text that ends at end.
-func (c *cutter) span(piece int, shift uint8, end int) (from, to int) {
-	begin := func(i int) int {
-		if i <<= shift; i < len(c.begins) {
-			return c.begins[i]
-		}
-		return end
+// joined adds a hash to those before it, by multiplication with the golden ratio.
+func joined(sum uint32, hash uint64) uint32 {
+	return uint32((uint64(sum) + hash) * 0x9e3779b97f4a7c15 >> 32)
+}
+
+// leaves is how many leaves a text has.
+func leaves(text ...llmapi.Text) (n int) {
+	for _, t := range text {
+		n += int(t.To-t.From+leafBytes-1) / leafBytes
 	}
-	return begin(piece), begin(piece + 1)
+	return n
+}
+
+// begin is where a leaf of a text begins in the body, or where the text ends if it
+// has no such leaf.
+func begin(leaf int, text []llmapi.Text) (at int) {
+	for _, t := range text {
+		n := leaves(t)
+		if leaf < n {
+			return int(t.From) + leaf*leafBytes
+		}
+		leaf -= n
+		at = int(t.To)
+	}
+	return at
+}
+
+// differs finds the first of the pieces in which a text differs, and where that
+// lies in the text's body; ok is false when none does. Both are cut alike, so the
+// piece is no longer than those that were kept.
+func (p pieces) differs(seed maphash.Seed, body []byte, text []llmapi.Text) (from, to int, ok bool) {
+	now := cutAt(p.shift, seed, body, text).sums
+	i := 0
+	for i < min(len(now), len(p.sums)) && now[i] == p.sums[i] {
+		i++
+	}
+	return begin(i<<p.shift, text), begin((i+1)<<p.shift, text), i < max(len(now), len(p.sums))
 }

@@ -1,8 +1,8 @@
 package cause
 
 import (
-	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"strings"
 	"testing"
 
@@ -79,7 +79,7 @@ func TestWhereAPromptChanged(t *testing.T) {
 			llmapi.RouteMessages,
 			`{"messages":[{"role":"user","content":[{"type":"text","text":"` + long + `"},{"type":"text","text":"<system-reminder>x</system-reminder>","cache_control":{"type":"ephemeral"}}]}` + tail + `]}`,
 			`{"messages":[{"role":"user","content":"` + long + `"}` + tail + `]}`,
-			PartMessage, 0, long + `"}`, 0,
+			PartMessage, 0, long + `"`, 0,
 		},
 		"a tool's result": {
 			llmapi.RouteMessages,
@@ -135,28 +135,74 @@ func TestAChangeOfRoleHasNoByte(t *testing.T) {
 	}
 }
 
-// Wherever a text of any length is changed, the place told holds the change, and is
-// no wider than a piece of the longer one.
+// textOf has a text stand in a body as values of some lengths each, and something
+// else between them.
+func textOf(text string, lengths []int) (body []byte, values []llmapi.Text) {
+	for i := 0; len(text) > 0; i++ {
+		n := min(len(text), lengths[i%len(lengths)])
+		from := len(body)
+		body = append(body, text[:n]...)
+		values = append(values, llmapi.Text{From: uint32(from), To: uint32(len(body))})
+		body, text = append(body, "----"...), text[n:]
+	}
+	return body, values
+}
+
+// Wherever a text of any length, in values of any lengths, is changed, the place told
+// holds the first byte that differs, and is no wider than a piece of the text before;
+// a text that did not change has no place.
 func TestAPlaceHoldsTheChange(t *testing.T) {
+	seed := maphash.MakeSeed()
 	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(1, 40_000).Draw(t, "length")
-		at := rapid.IntRange(0, n-1).Draw(t, "at")
+		n := rapid.IntRange(0, 40_000).Draw(t, "length")
+		at := rapid.IntRange(0, n).Draw(t, "at")
 		was := lorem(n)
-		now := was[:at] + "#" + lorem(rapid.IntRange(0, 9000).Draw(t, "then"))
-		var c cutter
-		cut := func(s string) pieces { c.reset(); c.run([]byte(s), 0, len(s)); return c.pieces() }
-		a, b := cut(was), cut(now)
-		if len(a.sums) > mostPieces || len(b.sums) > mostPieces {
-			t.Fatalf("%d and %d pieces", len(a.sums), len(b.sums))
+		now := was[:at] + rapid.SampledFrom([]string{"", "#"}).Draw(t, "new") + lorem(rapid.IntRange(0, 9000).Draw(t, "then"))
+		if rapid.Bool().Draw(t, "unchanged") {
+			now = was
 		}
-		piece, shift, ok := part(a, b)
-		from, to := c.span(piece, shift, len(now))
-		most := leastPiece
-		for most*mostPieces < max(len(was), len(now)) {
+		lengths := rapid.SliceOfN(rapid.IntRange(1, 5000), 1, 4).Draw(t, "values")
+		bodyWas, valuesWas := textOf(was, lengths)
+		body, values := textOf(now, lengths)
+
+		p := cut(seed, bodyWas, valuesWas)
+		if len(p.sums) > mostPieces {
+			t.Fatalf("%d pieces", len(p.sums))
+		}
+		from, to, ok := p.differs(seed, body, values)
+		if ok == (was == now) {
+			t.Fatalf("a change of %q to %q is told as %v", was, now, ok)
+		}
+		if !ok {
+			return
+		}
+		// The first byte that differs, naively: in the text, then in the body.
+		first := 0
+		for first < min(len(was), len(now)) && was[first] == now[first] {
+			first++
+		}
+		want, left := 0, first
+		for _, v := range values {
+			if want = int(v.From) + left; want < int(v.To) {
+				break
+			}
+			left -= int(v.To - v.From)
+			want = int(v.To)
+		}
+		// A 64th of the text and its last, short leaves; beyond it, what stands between.
+		most := leafBytes
+		for most*mostPieces < len(was)+leafBytes*len(valuesWas) {
 			most *= 2
 		}
-		if !ok || at < from || at >= to || to-from > most {
-			t.Fatalf("byte %d of %d is told as %d to %d (%v), at most %d wide", at, n, from, to, ok, most)
+		told, between := 0, 0
+		for _, v := range values {
+			if int(v.To) > from && int(v.From) < to {
+				told += min(int(v.To), to) - max(int(v.From), from)
+				between += 4
+			}
+		}
+		if want < from || want > to || told > most || to-from > told+between {
+			t.Fatalf("byte %d of %d is told as %d to %d, at most %d wide", want, len(body), from, to, most)
 		}
 	})
 }
@@ -209,30 +255,15 @@ func TestOverlappingTurns(t *testing.T) {
 	}
 }
 
-// FuzzText walks what may not be JSON; of what is, it finds the end.
-func FuzzText(f *testing.F) {
-	for _, s := range []string{`{"messages":[{"role":"user","content":"a\"b\\"}],"tools":[1,null,{}]}`, `{"a`, `[[,]`, `{"a":}`, `"\`, "{\"input\":[\"a\",\n{}]}"} {
-		f.Add(s, 3)
-	}
-	f.Fuzz(func(t *testing.T, s string, at int) {
-		if len(s) > 1<<16 || at < 0 {
-			return
-		}
-		var c cutter
-		x := text{[]byte(s), &c}
-		end := x.value(0, true)
-		if json.Valid([]byte(s)) && x.space(end) != len(s) || end > len(s) {
-			t.Errorf("%q ends at %d of %d", s, end, len(s))
-		}
-		facts := &llmapi.Facts{Sent: []llmapi.Sent{{Hash: 1, At: at}}}
-		NewBook().Read(Key{}, facts, []byte(s))
-	})
-}
-
 func BenchmarkRead(b *testing.B) {
 	body, messages := []byte(`{"system":"`+lorem(20_000)+`","tools":[{"description":"`+lorem(30_000)+`"}],"messages":[`), 160
+	code := strings.Repeat(`\tif err != nil {\n\t\treturn fmt.Errorf(\"read %s: %w\", name, err)\n\t}\n\t// so that callers need not ask twice for what is known\n`, 22)
 	for i := range messages {
-		body = fmt.Appendf(body, `{"role":"%s","content":[{"type":"text","text":"%d %s"}]},`, [2]string{"user", "assistant"}[i%2], i, lorem(1500))
+		if i%2 == 0 {
+			body = fmt.Appendf(body, `{"role":"user","content":[{"type":"tool_result","tool_use_id":"t%d","content":"%d %s"}]},`, i, i, code)
+		} else {
+			body = fmt.Appendf(body, `{"role":"assistant","content":[{"type":"text","text":"%d %s"},{"type":"tool_use","id":"t%d","name":"Read","input":{"path":"src/file%d.go"}}]},`, i, lorem(400), i+1, i)
+		}
 	}
 	body = append(body[:len(body)-1], `]}`...)
 	f, err := llmapi.Parse(llmapi.RouteMessages, body)

@@ -36,6 +36,9 @@ type Facts struct {
 	// system text, which some versions change with every request. Hashes, zero for
 	// none.
 	SystemSent, ToolsSent, Attribution uint64
+	// SystemTexts is where the leading system text stands in the body, ToolsTexts
+	// where the offered tools do; TextsOf tells it of a message.
+	SystemTexts, ToolsTexts []Text
 	// OpenerHash covers all that users said before the first answer of the model;
 	// zero when that is nothing.
 	OpenerHash uint64
@@ -51,13 +54,29 @@ type Facts struct {
 	// and the offered tools. Thinking, images and other media are left out.
 	TextBytes int
 
+	texts  []Text // of all messages
 	layout layout
 }
 
 // Sent is a message as it was sent.
 type Sent struct {
-	Hash uint64
-	At   int // its offset in the body
+	Hash  uint64
+	At    uint32 // its offset in the body
+	texts uint32 // where its texts begin in those of the facts
+}
+
+// Text is a value in a body, from its first byte to behind its last, that an
+// engine reads as text.
+type Text struct{ From, To uint32 }
+
+// TextsOf is where the text of Sent[i] stands in the body, in order. Cache marks,
+// ids and thinking are no text.
+func (f *Facts) TextsOf(i int) []Text {
+	end := len(f.texts)
+	if i+1 < len(f.Sent) {
+		end = int(f.Sent[i+1].texts)
+	}
+	return f.texts[f.Sent[i].texts:end]
 }
 
 // BodyIDs are the identity fields of a body, as sent; empty when absent or not
@@ -86,18 +105,26 @@ func (e *BadRequest) Error() string {
 }
 
 // What is remembered of a body must not outgrow the body: real ones have some 30
-// keys at the top and some thousand messages.
+// keys at the top and some thousand messages. Texts beyond theirs are not noted.
 const (
 	maxKeys     = 1000
 	maxMessages = 100_000
+	maxTexts    = 100_000
+)
+
+// Agents send a message and some texts in so many bytes: where room is made for
+// them at once, Parse allocates less.
+const (
+	perMessage = 2048
+	perText    = 1024
 )
 
 // Parse reads a request's body in one pass. It refuses, always with a
 // *BadRequest, what is not one JSON object in valid UTF-8, what repeats a
 // top-level key (engines take the last of two, so checks on the first would be
-// void), what nests deeper than 512 levels, has more than 1,000 top-level keys or
-// 100,000 messages, and a model or stream of the wrong type. Everything else is
-// the engine's to judge: unknown fields, blocks and roles are read over.
+// void), what nests deeper than 512 levels, has more than 1,000 top-level keys,
+// 100,000 messages or 4 GiB, and a model or stream of the wrong type. Everything
+// else is the engine's to judge: unknown fields, blocks and roles are read over.
 func Parse(route Route, body []byte) (*Facts, error) {
 	f := &Facts{Route: route}
 	r := reader{scanner: scanner{b: body, strict: true}, facts: f}
@@ -118,11 +145,16 @@ type reader struct {
 	opener  opener
 	sent    uint64 // of the text of the message or system text at hand
 	sentAt  int
+	texts   int // how many texts there were before it
 	// maxTokens by field; an engine prefers max_completion_tokens.
 	maxTokens, maxCompletionTokens int64
 }
 
 func (r *reader) body() {
+	if uint64(len(r.b)) > math.MaxUint32 {
+		r.fail(0, "more than 4 GiB")
+		return
+	}
 	if bytes.HasPrefix(r.b, []byte("\xef\xbb\xbf")) {
 		r.fail(0, "it begins with a byte order mark; send plain UTF-8 without one")
 		return
@@ -243,7 +275,7 @@ func (r *reader) member(key []byte) {
 		case string(key) == f.Route.systemKey():
 			r.begin()
 			r.content(&r.field)
-			r.facts.SystemSent = fold(r.facts.SystemSent, r.sent)
+			r.system()
 		default:
 			r.skip()
 		}
@@ -373,6 +405,7 @@ func (r *reader) tools() {
 	}
 	r.facts.TextBytes += r.i - at
 	r.facts.ToolsSent = xxhash.Sum64(r.b[at:r.i])
+	r.facts.ToolsTexts = []Text{{uint32(at), uint32(r.i)}}
 }
 
 // format reads a wish for structured output; null and the type "text" are none.

@@ -22,8 +22,8 @@ const (
 // blocks, ids, nulls, thinking, private fields, JSON escapes, key order). Hashes
 // are the same in every process and may be stored.
 type Message struct {
-	Role Role
 	Hash uint64
+	Role Role
 	// Empty is set when normalisation left nothing; such a message takes no part
 	// in a conversation's history.
 	Empty bool
@@ -46,6 +46,8 @@ func (r *reader) history() {
 			r.prompt()
 			return
 		}
+		r.facts.Messages = make([]Message, 0, len(r.b)/perMessage)
+		r.facts.Sent = make([]Sent, 0, len(r.b)/perMessage)
 		for range r.elements {
 			switch {
 			case completions || r.peek() == '"':
@@ -75,7 +77,7 @@ func (r *reader) prompt() {
 	if r.peek() == '"' {
 		r.text(&m)
 	} else {
-		m.add(partOther, r.value())
+		m.add(partOther, r.noted())
 		m.size = r.i - r.sentAt
 	}
 	r.append(RoleUser, &m)
@@ -121,7 +123,7 @@ func (r *reader) append(role Role, m *prose) {
 	f := r.facts
 	if role == RoleSystem && len(f.Messages) == 0 {
 		r.leading.join(m)
-		f.SystemSent = fold(f.SystemSent, r.sent)
+		r.system()
 		return
 	}
 	if len(f.Messages) == maxMessages {
@@ -131,7 +133,7 @@ func (r *reader) append(role Role, m *prose) {
 	f.TextBytes += m.size
 	msg := Message{Role: role, Hash: fold(uint64(role), m.hash), Empty: m.parts == 0}
 	f.Messages = append(f.Messages, msg)
-	f.Sent = append(f.Sent, Sent{Hash: fold(msg.Hash, r.sent), At: r.sentAt})
+	f.Sent = append(f.Sent, Sent{Hash: fold(msg.Hash, r.sent), At: uint32(r.sentAt), texts: uint32(r.texts)})
 	switch {
 	case msg.Empty || r.opener.answered:
 	case role == RoleAssistant:
@@ -171,9 +173,9 @@ const (
 	kindDropped // the model's thinking, which engines do not read again
 )
 
-// Volatile reports whether clients change at will what stands behind a key of a
+// volatile reports whether clients change at will what stands behind a key of a
 // message, and engines do not read it: marks for caches, ids, states.
-func Volatile(key []byte) bool {
+func volatile(key []byte) bool {
 	switch string(key) {
 	case "cache_control", "id", "call_id", "tool_call_id", "tool_use_id", "status":
 		return true
@@ -182,6 +184,7 @@ func Volatile(key []byte) bool {
 }
 
 func (r *reader) entry(e *entry) {
+	texts := len(r.facts.texts)
 	for key := range r.members {
 		switch string(key) {
 		case "role":
@@ -217,15 +220,21 @@ func (r *reader) entry(e *entry) {
 		case "function_call": // of chat, before there were tool_calls
 			r.call(&e.calls)
 		default:
-			if Volatile(key) {
+			if volatile(key) {
 				r.skip()
 				continue
 			}
-			k := xxhash.Sum64(key)
+			k, at := xxhash.Sum64(key), r.i
 			if v := r.value(); v != 0 {
 				e.rest += fold(k, v)
+				if e.kind == kindOther && !e.hasRole { // else it does not count
+					r.note(at)
+				}
 			}
 		}
+	}
+	if e.kind == kindDropped {
+		r.facts.texts = r.facts.texts[:texts]
 	}
 }
 
@@ -300,7 +309,7 @@ func (r *reader) content(p *prose) {
 			r.content(p)
 		}
 	default:
-		if v := r.value(); v != 0 {
+		if v := r.noted(); v != 0 {
 			p.add(partOther, v)
 		}
 	}
@@ -315,7 +324,37 @@ func (r *reader) text(p *prose) {
 // begin starts on a message or the system text.
 func (r *reader) begin() {
 	r.peek()
-	r.sent, r.sentAt = 0, r.i
+	r.sent, r.sentAt, r.texts = 0, r.i, len(r.facts.texts)
+}
+
+// system ends the reading of a system text: what was noted of it is moved.
+func (r *reader) system() {
+	f := r.facts
+	f.SystemSent = fold(f.SystemSent, r.sent)
+	f.SystemTexts = append(f.SystemTexts, f.texts[r.texts:]...)
+	f.texts = f.texts[:r.texts]
+}
+
+// note notes the value that began at an offset and was just read as a text.
+func (r *reader) note(at int) {
+	f := r.facts
+	if len(f.texts)+len(f.SystemTexts) == maxTexts {
+		return
+	}
+	if f.texts == nil {
+		f.texts = make([]Text, 0, len(r.b)/perText)
+	}
+	f.texts = append(f.texts, Text{uint32(at), uint32(r.i)})
+}
+
+// noted reads the value that begins here and notes it; null says nothing.
+func (r *reader) noted() uint64 {
+	at := r.i
+	v := r.value()
+	if v != 0 {
+		r.note(at)
+	}
+	return v
 }
 
 // attribution begins the line that Claude Code puts before its system text.
@@ -323,7 +362,9 @@ var attribution = []byte("x-anthropic-billing-header:")
 
 // prose reads a string as text, and notes it as it was sent.
 func (r *reader) prose(p *prose) {
+	at := r.i
 	text := r.string()
+	r.note(at)
 	if bytes.HasPrefix(text, attribution) {
 		line, _, _ := bytes.Cut(text, []byte(`\n`))
 		r.facts.Attribution = xxhash.Sum64(line)
@@ -354,7 +395,7 @@ func (r *reader) call(p *prose) {
 func (r *reader) sized(size *int) uint64 {
 	r.peek()
 	at := r.i
-	v := r.value()
+	v := r.noted()
 	*size += r.i - at
 	return v
 }

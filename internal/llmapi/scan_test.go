@@ -204,13 +204,17 @@ func FuzzParse(f *testing.F) {
 				}
 				continue
 			}
-			other, err := Parse(route, escapeAll(t, body))
+			escaped := escapeAll(t, body)
+			other, err := Parse(route, escaped)
 			if err != nil {
 				t.Fatalf("%v, after escaping all of %q", err, body)
 			}
-			opt := cmp.Options{cmpopts.IgnoreFields(Facts{}, "layout", "TextBytes", "ToolsSent"), cmpopts.IgnoreFields(Sent{}, "At")}
+			opt := cmp.Options{cmpopts.IgnoreFields(Facts{}, "layout", "TextBytes", "ToolsSent", "SystemTexts", "ToolsTexts", "texts"), cmpopts.IgnoreFields(Sent{}, "At", "texts")}
 			if diff := cmp.Diff(facts, other, opt); diff != "" {
 				t.Fatalf("escapes change the facts of %q:\n%s", body, diff)
+			}
+			if diff := cmp.Diff(texts(t, facts, body), texts(t, other, escaped)); diff != "" {
+				t.Fatalf("escapes change the texts of %q:\n%s", body, diff)
 			}
 		}
 	})
