@@ -31,23 +31,25 @@ func cut(seed maphash.Seed, body []byte, text []llmapi.Text) pieces {
 }
 
 func cutAt(shift uint8, seed maphash.Seed, body []byte, text []llmapi.Text) pieces {
-	p := pieces{shift, make([]uint32, (leaves(text...)+1<<shift-1)>>shift)}
-	leaf := 0
+	sums := make([]uint32, 0, (leaves(text...)+1<<shift-1)>>shift)
+	size := leafBytes << shift
+	left, sum := size, uint64(0) // of the piece at hand
 	for _, t := range text {
-		for at := int(t.From); at < int(t.To); {
-			i := leaf >> shift
-			end := min(at+((i+1)<<shift-leaf)*leafBytes, int(t.To)) // of the piece, or of its part in this value
-			p.sums[i] = joined(p.sums[i], maphash.Bytes(seed, body[at:end]))
-			leaf += (end - at + leafBytes - 1) / leafBytes
-			at = end
+		for at, end := int(t.From), int(t.To); at < end; {
+			part := min(left, end-at)
+			// What is joined is multiplied with the golden ratio, so that order counts.
+			sum = (sum + maphash.Bytes(seed, body[at:at+part])) * 0x9e3779b97f4a7c15
+			at += part
+			if left = (left - part) &^ (leafBytes - 1); left == 0 { // in whole leaves
+				sums = append(sums, uint32(sum>>32))
+				left, sum = size, 0
+			}
 		}
 	}
-	return p
-}
-
-// joined adds a hash to those before it, by multiplication with the golden ratio.
-func joined(sum uint32, hash uint64) uint32 {
-	return uint32((uint64(sum) + hash) * 0x9e3779b97f4a7c15 >> 32)
+	if left < size {
+		sums = append(sums, uint32(sum>>32))
+	}
+	return pieces{shift, sums}
 }
 
 // leaves is how many leaves a text has.
