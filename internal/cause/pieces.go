@@ -55,7 +55,7 @@ func cutAt(shift uint8, seed maphash.Seed, body []byte, text []llmapi.Text) piec
 // leaves is how many leaves a text has.
 func leaves(text ...llmapi.Text) (n int) {
 	for _, t := range text {
-		n += int(t.To-t.From+leafBytes-1) / leafBytes
+		n += (int(t.To-t.From) + leafBytes - 1) / leafBytes
 	}
 	return n
 }

@@ -11,19 +11,19 @@ import (
 	"lmwarden/internal/llmapi"
 )
 
-// judged sends two bodies one after the other, as turns of one conversation of
-// which the engine found nothing again, and returns the verdict on the second.
-func judged(t testing.TB, route llmapi.Route, before, now string) Verdict {
+// judged sends bodies one after the other, as turns of one conversation of which
+// the engine found nothing again, and returns the verdict on the last.
+func judged(t testing.TB, route llmapi.Route, bodies ...string) Verdict {
 	t.Helper()
 	b := NewBook()
 	var v Verdict
-	for i, body := range []string{before, now} {
+	for _, body := range bodies {
 		f, err := llmapi.Parse(route, []byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}
 		turn := after()
-		turn.Cached = int64(10_000 * (1 - i))
+		turn.Cached = 0
 		turn.Sent = PromptOf(f)
 		turn.Sent.Read = b.Read(Key{1}, f, []byte(body))
 		v = b.Judge(Key{1}, turn, Cache{})
@@ -135,6 +135,23 @@ func TestAChangeOfRoleHasNoByte(t *testing.T) {
 	}
 }
 
+// A text that changes twice is compared with what it was the last time.
+func TestATextThatChangesTwice(t *testing.T) {
+	text := lorem(1000)
+	body := func(text string) string {
+		return `{"system":"` + text + `","messages":[{"role":"user","content":"` + text + `"}]}`
+	}
+	for _, tt := range []struct{ now, part string }{
+		{strings.Replace(body(text+"b"), text+"b", text+"a", 1), PartMessage},
+		{body(text + "b"), PartSystem},
+	} {
+		v := judged(t, llmapi.RouteMessages, body("a"+text), body(text+"a"), tt.now)
+		if v.At.Part != tt.part || v.At.Offset < 900 {
+			t.Errorf("%+v", v)
+		}
+	}
+}
+
 // textOf has a text stand in a body as values of some lengths each, and something
 // else between them.
 func textOf(text string, lengths []int) (body []byte, values []llmapi.Text) {
@@ -157,9 +174,12 @@ func TestAPlaceHoldsTheChange(t *testing.T) {
 		n := rapid.IntRange(0, 40_000).Draw(t, "length")
 		at := rapid.IntRange(0, n).Draw(t, "at")
 		was := lorem(n)
-		now := was[:at] + rapid.SampledFrom([]string{"", "#"}).Draw(t, "new") + lorem(rapid.IntRange(0, 9000).Draw(t, "then"))
-		if rapid.Bool().Draw(t, "unchanged") {
-			now = was
+		now := was
+		switch kind := rapid.IntRange(0, 2).Draw(t, "kind"); {
+		case kind == 1: // all behind it, if only by where it stands
+			now = was[:at] + rapid.SampledFrom([]string{"", "#"}).Draw(t, "new") + lorem(rapid.IntRange(0, 9000).Draw(t, "then"))
+		case kind == 2 && at < n: // one byte
+			now = was[:at] + "#" + was[at+1:]
 		}
 		lengths := rapid.SliceOfN(rapid.IntRange(1, 5000), 1, 4).Draw(t, "values")
 		bodyWas, valuesWas := textOf(was, lengths)
