@@ -24,8 +24,8 @@ type scanner struct {
 	keyAt  int // where the key that members yields began
 	err    *BadRequest
 
-	buf  []byte   // holds the last string that was not in canonical form
-	tail [64]byte // holds the last block of the text
+	buf  []byte          // holds the last string that was not in canonical form
+	tail [blockSize]byte // holds the last block of the text
 }
 
 func (s *scanner) fail(at int, format string, args ...any) {

@@ -78,9 +78,9 @@ func (s *scanner) rawString() (raw []byte, canonical bool) {
 // is in its canonical form. It checks the string on the way, and returns -1 after
 // a violation.
 //
-// Code has an escape at every dozen bytes or so, too close for IndexByte: most of
-// the time would go into calls and mispredicted branches. Therefore 64 bytes are
-// looked at together.
+// Code has an escape at every dozen bytes or so, too close for IndexByte, and too
+// irregular for a branch at each. Therefore 64 bytes are looked at together, and
+// usual escapes are told from the end of a string by arithmetic.
 func (s *scanner) closingQuote(start int) (end int, canonical bool) {
 	at := start
 	// Most strings are words, and shorter than a block.
@@ -97,45 +97,65 @@ func (s *scanner) closingQuote(start int) (end int, canonical bool) {
 		}
 	}
 	canonical = true
-	for {
+	for carry := uint64(0); ; {
 		block := s.block(at)
+		c := classify(block)
 		next := at + len(block)
-		special, beyond := specials(block)
-		if beyond != 0 && s.strict {
-			if next = s.checkBeyond(block, at, special); next < 0 {
+		if c.beyond != 0 && s.strict {
+			if next = s.checkBeyond(c.beyond, c.stop|c.slash, at); next < 0 {
 				return -1, false
 			}
 		}
-		for ; special != 0; special &= special - 1 {
-			n := bits.TrailingZeros64(special)
-			if block[n] == '"' {
+		if carry != 0 && shortEscape[block[0]] {
+			c.short |= 1
+		}
+		var escaped uint64
+		escaped, carry = escapes(c.slash, carry)
+		// What ends the string, is no part of one, or is an escape of its own kind.
+		for odd := c.stop&^escaped | escaped&^c.short; odd != 0; odd &= odd - 1 {
+			n := bits.TrailingZeros64(odd)
+			switch {
+			case escaped>>n&1 != 0:
+				if canonical = false; !s.checkLongEscape(at + n) {
+					return -1, false
+				}
+			case block[n] == '"':
 				return at + n, canonical
-			}
-			if block[n] != '\\' {
+			default:
 				s.failControl(at + n)
 				return -1, false
 			}
-			if n == len(block)-1 {
-				next-- // the whole escape is in the next block
-				break
-			}
-			if !shortEscape[block[n+1]] {
-				if canonical = false; !s.checkLongEscape(at + n + 1) {
-					return -1, false
-				}
-			}
-			special &^= 2 << n // what is escaped means nothing else
 		}
 		at = next
 	}
 }
 
+// escapes has a bit for each byte of a block that a backslash before it escapes;
+// slash has the backslashes, and carry is 1 when the last one before the block
+// escapes its first byte. So it is returned for the next block.
+//
+// Of a run of backslashes each second one is escaped, counted from its first. Added
+// to the run, the bit of its beginning moves to the byte behind its end; done for the
+// runs that begin at odd places alone, that tells the places at which even and odd
+// change their meaning.
+func escapes(slash, carry uint64) (escaped, out uint64) {
+	if slash == 0 {
+		return carry, 0
+	}
+	const even = 0x5555555555555555
+	slash &^= carry
+	behind := slash<<1 | carry
+	odd := slash &^ even &^ behind
+	sum, out := bits.Add64(odd, slash, 0)
+	return (even ^ sum<<1) & behind, out
+}
+
 // checkBeyond checks that the characters beyond ASCII in the block at an offset
-// are valid UTF-8, special being its special bytes. It returns where the next block
-// begins, or -1.
-func (s *scanner) checkBeyond(block *[64]byte, at int, special uint64) (next int) {
-	next = at + len(block)
-	for beyond := beyondASCII(block); beyond != 0; {
+// are valid UTF-8; beyond and special have its bytes beyond ASCII, and those that
+// are no plain text. It returns where the next block begins, or -1.
+func (s *scanner) checkBeyond(beyond, special uint64, at int) (next int) {
+	next = at + blockSize
+	for beyond != 0 {
 		n := bits.TrailingZeros64(beyond)
 		behind := n + bits.TrailingZeros64(^(beyond >> n))
 		beyond = beyond >> behind << behind
@@ -176,54 +196,13 @@ func (s *scanner) at(i int) byte {
 }
 
 // block returns the 64 bytes from i on. Behind the end of the text stand zeros.
-func (s *scanner) block(i int) *[64]byte {
-	if len(s.b)-i >= 64 {
-		return (*[64]byte)(s.b[i:])
+func (s *scanner) block(i int) *[blockSize]byte {
+	if len(s.b)-i >= blockSize {
+		return (*[blockSize]byte)(s.b[i:])
 	}
 	n := copy(s.tail[:], s.b[min(i, len(s.b)):])
 	clear(s.tail[n:])
 	return &s.tail
-}
-
-// specials has a bit for each byte of a block that is a quote, a backslash or a
-// control character; beyond is not 0 when one is beyond ASCII. It is unrolled
-// because a loop takes a fifth longer.
-func specials(block *[64]byte) (special, beyond uint64) {
-	a, b := binary.LittleEndian.Uint64(block[0:]), binary.LittleEndian.Uint64(block[8:])
-	c, d := binary.LittleEndian.Uint64(block[16:]), binary.LittleEndian.Uint64(block[24:])
-	e, f := binary.LittleEndian.Uint64(block[32:]), binary.LittleEndian.Uint64(block[40:])
-	g, h := binary.LittleEndian.Uint64(block[48:]), binary.LittleEndian.Uint64(block[56:])
-	return specialBytes(a) | specialBytes(b)<<8 | specialBytes(c)<<16 | specialBytes(d)<<24 |
-			specialBytes(e)<<32 | specialBytes(f)<<40 | specialBytes(g)<<48 | specialBytes(h)<<56,
-		(a | b | c | d | e | f | g | h) & highs
-}
-
-// A byte of each of a word's.
-const (
-	ones  = 0x0101010101010101
-	highs = 0x8080808080808080
-)
-
-// specialBytes does the same for the eight bytes of a word, in the lowest bits.
-func specialBytes(w uint64) uint64 {
-	// With bit 1 flipped the quote stands right above the control characters. The
-	// sums then have the high bit of each byte set that is above both, and of each
-	// that is no backslash.
-	flipped := (w ^ ones*2) &^ highs
-	above := flipped + ones*(0x7f-' ')
-	noSlash := (flipped ^ ones*('\\'^2)) + ones*0x7f
-	return highBits(^(above&noSlash | w))
-}
-
-// highBits has the high bits of a word's bytes, in their order, in the lowest bits.
-func highBits(w uint64) uint64 { return w & highs * 0x0002040810204081 >> 56 }
-
-// beyondASCII has a bit for each byte of a block that is beyond ASCII.
-func beyondASCII(block *[64]byte) (mask uint64) {
-	for i := len(block) - 8; i >= 0; i -= 8 {
-		mask = mask<<8 | highBits(binary.LittleEndian.Uint64(block[i:]))
-	}
-	return mask
 }
 
 // checkLongEscape checks what follows a backslash if it is no short escape.

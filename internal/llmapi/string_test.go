@@ -3,6 +3,7 @@ package llmapi
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 )
@@ -43,6 +44,30 @@ func TestStringPiecesAtEveryOffset(t *testing.T) {
 					t.Fatalf("%q has the canonical form %q, want %q", text, canonical, wantCanonical)
 				}
 			}
+		}
+	}
+}
+
+// The vector instructions and the plain words tell the bytes of a block apart alike.
+func TestBlocksAreClassifiedAlike(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range 100_000 {
+		var block [blockSize]byte
+		for j := range block {
+			switch rng.IntN(1 + i%8) {
+			case 0:
+				block[j] = byte(rng.Uint32())
+			case 1:
+				block[j] = '\\'
+			default:
+				block[j] = "abcdefghijklmnopqrstuvwxyz \"/\x1f\x7f\x80"[rng.IntN(32)]
+			}
+		}
+		got, want := classify(&block), classifyWords(&block)
+		behind := want.slash << 1
+		got.short, want.short = got.short&behind, want.short&behind
+		if got != want {
+			t.Fatalf("%q: %x, want %x", block, got, want)
 		}
 	}
 }

@@ -1,0 +1,5 @@
+//go:build !amd64
+
+package llmapi
+
+func classify(block *[blockSize]byte) classes { return classifyWords(block) }
