@@ -235,17 +235,18 @@ func TestSystemText(t *testing.T) {
 		}
 	})
 	t.Run("head before the cut", func(t *testing.T) {
-		pad := strings.Repeat("é", 4096-3)
-		for _, form := range []struct {
-			route Route
-			body  string
-		}{{RouteMessages, system(`"%s%s"`)}, {RouteChat, chat(`{"role":"system","content":"%s%s"}`)}} {
-			head := func(end string) uint64 { return parse(t, form.route, fmt.Sprintf(form.body, pad, end)).SystemHead }
-			if head("one") == head("onE") {
-				t.Errorf("%v: the 4,096th character does not count", form.route)
-			}
-			if head("one") != head("onex") {
-				t.Errorf("%v: the 4,097th character counts", form.route)
+		for _, pad := range []string{strings.Repeat("é", 4096-3), strings.Repeat("x", 4096-3), strings.Repeat("é", 2) + strings.Repeat("x", 4096-5)} {
+			for _, form := range []struct {
+				route Route
+				body  string
+			}{{RouteMessages, system(`"%s%s"`)}, {RouteChat, chat(`{"role":"system","content":"%s%s"}`)}} {
+				head := func(end string) uint64 { return parse(t, form.route, fmt.Sprintf(form.body, pad, end)).SystemHead }
+				if head("one") == head("onE") {
+					t.Errorf("%v: the 4,096th character does not count", form.route)
+				}
+				if head("one") != head("onex") {
+					t.Errorf("%v: the 4,097th character counts", form.route)
+				}
 			}
 		}
 	})

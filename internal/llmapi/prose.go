@@ -2,6 +2,7 @@ package llmapi
 
 import (
 	"bytes"
+	"encoding/binary"
 	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
@@ -123,14 +124,26 @@ func (p *prose) addText(text []byte) (hash uint64, start, end int) {
 	hash = xxhash.Sum64(text)
 	p.add(partText, hash)
 	if p.headLeft > 0 {
-		cut := 0
-		for ; p.headLeft > 0 && cut < len(text); p.headLeft-- {
-			_, n := utf8.DecodeRune(text[cut:])
-			cut += n
-		}
+		cut, chars := firstChars(text, p.headLeft)
+		p.headLeft -= chars
 		p.head = fold(p.head, xxhash.Sum64(text[:cut]))
 	}
 	return hash, start, end
+}
+
+// firstChars is how many bytes the first n characters take, and how many there are.
+func firstChars(text []byte, n int) (size, chars int) {
+	for chars < n && size < len(text) {
+		if n-chars >= 8 && len(text)-size >= 8 && binary.LittleEndian.Uint64(text[size:])&highs == 0 {
+			size += 8
+			chars += 8
+			continue
+		}
+		_, width := utf8.DecodeRune(text[size:])
+		size += width
+		chars++
+	}
+	return size, chars
 }
 
 // trimSpace trims white space off a text in canonical form, where most of it is
