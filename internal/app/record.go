@@ -49,8 +49,13 @@ func (r recorder) keep(now time.Time, rec *proxy.Record) {
 	h := historyRecord(now, rec)
 	if h.Conversation == "" || h.Cached == stats.Unmeasured || rec.Outcome != proxy.OK {
 		r.history.Add(h)
-		return
+	} else {
+		r.judge(now, rec, h)
 	}
+}
+
+// judge has the cause of a turn found, and hands it to the history with that.
+func (r recorder) judge(now time.Time, rec *proxy.Record, h stats.Record) {
 	sent := cause.PromptOf(rec.Facts)
 	sent.Read, _ = rec.Read.(*cause.Reading)
 	r.turns.Judge(rec.Identity.Key, cause.Turn{

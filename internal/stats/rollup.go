@@ -2,6 +2,8 @@ package stats
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -70,6 +72,12 @@ type sum struct {
 	Counts
 	Tokens
 	latency
+}
+
+func (s *sum) join(o *sum) {
+	s.Counts = s.Counts.plus(o.Counts)
+	s.Tokens = s.Tokens.plus(o.Tokens)
+	s.latency.join(&o.latency)
 }
 
 // latency is how long requests took: to the first byte, in all, and in the gateway.
@@ -146,24 +154,33 @@ func (c Counts) plus(o Counts) Counts {
 	}
 }
 
-// rollUp sums records.
+// rollUp sums records: those of the shortest steps, and from these the others.
 func rollUp(records []Record) map[cell]*sum {
 	cells := map[cell]*sum{}
+	at := func(c cell) *sum {
+		s := cells[c]
+		if s == nil {
+			s = &sum{}
+			cells[c] = s
+		}
+		return s
+	}
 	for i := range records {
 		r := &records[i]
-		ms, tokens := r.Time.UnixMilli(), r.tokens()
-		for res := range resolutions {
-			at := cell{resolution: res, step: floorMilli(ms, resolutions[res].step), model: r.Model}
-			for _, c := range [...]cell{at, at.of(ofReplica, r), at.of(ofClient, r)} {
-				s := cells[c]
-				if s == nil {
-					s = &sum{}
-					cells[c] = s
-				}
-				s.Counts.add(r)
-				s.Tokens = s.Tokens.plus(tokens)
-				s.latency.add(r)
-			}
+		tokens := r.tokens()
+		c := cell{step: floorMilli(r.Time.UnixMilli(), resolutions[0].step), model: r.Model}
+		for _, c := range [...]cell{c, c.of(ofReplica, r), c.of(ofClient, r)} {
+			s := at(c)
+			s.Counts.add(r)
+			s.Tokens = s.Tokens.plus(tokens)
+			s.latency.add(r)
+		}
+	}
+	for _, c := range slices.Collect(maps.Keys(cells)) {
+		s := cells[c]
+		for c.resolution = 1; c.resolution < len(resolutions); c.resolution++ {
+			c.step = floorMilli(c.step, resolutions[c.resolution].step)
+			at(c).join(s)
 		}
 	}
 	return cells

@@ -2,7 +2,7 @@
 // request, and how its replicas were, for charts over an hour or a month. Add
 // takes records from the data path and never waits; Run, one goroutine, writes
 // them in batches to SQLite, and everything that a chart shows is read from sums that are
-// kept per 10 seconds, minute and hour, never from the records themselves.
+// kept per 10 seconds, minute, 10 minutes, hour and day, never from the records themselves.
 //
 // The package decides nothing about requests and knows no HTTP route. What it
 // keeps holds no prompt text and no credential.
@@ -31,9 +31,9 @@ const MemoryOnly = ":memory:"
 type Options struct {
 	// Path is the database file, or MemoryOnly.
 	Path string
-	// Keep is how long single requests are kept, KeepTotals how long their hourly
-	// sums. Default 30 days and 400 days. Sums per 10 seconds are kept for 2 days
-	// and those per minute for 32.
+	// Keep is how long single requests are kept, KeepTotals how long their sums by
+	// the hour and day. Default 30 days and 400 days. Sums per 10 seconds are kept
+	// for 2 days, those per minute for 8 and those per 10 minutes for 62.
 	Keep, KeepTotals time.Duration
 	// MaxBytes bounds the database; the oldest requests leave first. Default 1 GiB,
 	// in memory 64 MiB at most.
@@ -45,7 +45,7 @@ type Options struct {
 }
 
 const (
-	// queued is how many records may wait for the writer: some seconds of a
+	// queued is how many records may wait for the writer: about a second of a
 	// gateway at its limit.
 	queued = 8192
 	// flushEvery is how old a record is at most when it is written, and what a
@@ -56,7 +56,7 @@ const (
 // Store is an open history. It is safe for concurrent use.
 type Store struct {
 	o       Options
-	queue   chan Record
+	queue   queue
 	samples chan []Sample
 	flushes chan chan struct{}
 	stopped chan struct{} // closed when Run has ended
@@ -94,7 +94,7 @@ func New(o Options) (*Store, error) {
 	}
 	return &Store{
 		o:       o,
-		queue:   make(chan Record, queued),
+		queue:   queue{full: make(chan struct{}, 1)},
 		samples: make(chan []Sample, 16),
 		flushes: make(chan chan struct{}),
 		stopped: make(chan struct{}),
@@ -105,9 +105,7 @@ func New(o Options) (*Store, error) {
 // Add takes a finished request. It never waits: when the writer cannot keep up,
 // or cannot write, the record is dropped and counted.
 func (s *Store) Add(r Record) {
-	select {
-	case s.queue <- r:
-	default:
+	if !s.queue.add(&r) {
 		s.dropped.Add(1)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func requests(t *testing.T, s *running) int64 {
@@ -154,6 +156,54 @@ func TestAFullDisk(t *testing.T) {
 		if n := strings.Count(log.String(), line); n != 1 {
 			t.Errorf("%q is said %d times", line, n)
 		}
+	}
+}
+
+// A batch takes several statements, of many rows and of one: of one that fails
+// midway nothing is left, and it is written whole, in order, when it can be.
+func TestABatchIsWrittenWholeOrNotAtAll(t *testing.T) {
+	s := open(t, inFile(t))
+	db := s.writable().write
+	limit := func(pages int) {
+		t.Helper()
+		if _, err := db.Exec(fmt.Sprint("PRAGMA max_page_count = ", pages)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	written := func() (prompts []int64) {
+		t.Helper()
+		all, err := db.Query("SELECT prompt FROM requests ORDER BY id")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer all.Close()
+		for all.Next() {
+			var n int64
+			if err := all.Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			prompts = append(prompts, n)
+		}
+		return prompts
+	}
+	add(t, s, turn(noon)) // knows all words
+	s.empty(t)
+	var want []int64
+	for n := range int64(20*rows + 3) {
+		r := turn(noon)
+		r.Prompt = n
+		want = append(want, n)
+		s.Add(r)
+	}
+	limit(1) // means: as many as there are
+	add(t, s)
+	if got := written(); len(got) != 0 || s.State().OK {
+		t.Fatalf("%d of the records are left, state %+v", len(got), s.State())
+	}
+	limit(1 << 30)
+	add(t, s)
+	if d := cmp.Diff(want, written()); d != "" {
+		t.Error(d)
 	}
 }
 

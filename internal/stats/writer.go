@@ -3,6 +3,7 @@ package stats
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -13,6 +14,43 @@ type batch struct {
 }
 
 func (b *batch) empty() bool { return len(b.records)+len(b.samples) == 0 }
+
+// queue is what was added and is not in a batch yet. It is no channel, since that
+// would wake the writer for single records.
+type queue struct {
+	full chan struct{} // told when there are enough records for a batch
+
+	mu      sync.Mutex
+	records []Record // guarded by mu
+}
+
+// add reports whether there was room.
+func (q *queue) add(r *Record) bool {
+	q.mu.Lock()
+	n := len(q.records)
+	if n < queued {
+		q.records = append(q.records, *r)
+	}
+	q.mu.Unlock()
+	if n+1 == maxBatch {
+		select {
+		case q.full <- struct{}{}:
+		default:
+		}
+	}
+	return n < queued
+}
+
+// moveTo moves the oldest records to a batch, as many as it has room for, and
+// returns how many are left.
+func (q *queue) moveTo(b *batch) (left int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := min(len(q.records), maxBatch-len(b.records))
+	b.records = append(b.records, q.records[:n]...)
+	q.records = q.records[:copy(q.records, q.records[n:])]
+	return len(q.records)
+}
 
 const (
 	// maxBatch is how many records wait in the writer. While they cannot be
@@ -35,19 +73,13 @@ func (s *Store) Run(ctx context.Context) {
 	var b batch
 	var retained time.Time // when nothing old was left
 	for {
-		queue := s.queue
-		if len(b.records) >= maxBatch {
-			queue = nil
-		}
 		select {
-		case r := <-queue:
-			if b.records = append(b.records, r); len(b.records) == maxBatch {
-				s.flush(writing, &b)
-			}
+		case <-s.queue.full:
+			s.drain(writing, &b)
 		case all := <-s.samples:
 			b.take(all)
 		case now := <-tick.C:
-			s.flush(writing, &b)
+			s.drain(writing, &b)
 			if now.Sub(retained) >= retainEvery && !s.retain(writing) {
 				retained = now
 			}
@@ -70,25 +102,19 @@ func (b *batch) take(all []Sample) {
 	}
 }
 
-// drain writes everything that was added before.
+// drain writes everything that was added before, as far as it can be written.
 func (s *Store) drain(ctx context.Context, b *batch) {
 	for {
 		select {
-		case r := <-s.queue:
-			if b.records = append(b.records, r); len(b.records) < maxBatch {
-				continue
-			}
-			if s.flush(ctx, b); len(b.records) < maxBatch {
-				continue
-			}
-			return // it cannot be written
 		case all := <-s.samples:
 			b.take(all)
 			continue
 		default:
 		}
-		s.flush(ctx, b)
-		return
+		left := s.queue.moveTo(b)
+		if s.flush(ctx, b); left == 0 || len(b.records) > 0 {
+			return
+		}
 	}
 }
 
