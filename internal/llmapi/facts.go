@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/cespare/xxhash/v2"
@@ -166,9 +167,10 @@ func (r *reader) body() {
 	r.field.headLeft, r.leading.headLeft = headChars, headChars
 	r.facts.layout.root.open = r.i + 1
 
-	seen := make(map[string]struct{}, 16)
+	seen := make([]uint64, 0, 32) // hashes of keys, so few that a map would take longer
 	for key := range r.members {
-		if _, again := seen[string(key)]; again {
+		hash := xxhash.Sum64(key)
+		if slices.Contains(seen, hash) {
 			r.fail(r.keyAt, "the key %.60q appears more than once", key)
 			return
 		}
@@ -176,7 +178,7 @@ func (r *reader) body() {
 			r.fail(r.keyAt, "more than %d keys", maxKeys)
 			return
 		}
-		seen[string(key)] = struct{}{}
+		seen = append(seen, hash)
 		r.member(key)
 	}
 	r.facts.layout.root.empty = len(seen) == 0

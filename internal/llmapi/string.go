@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/bits"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -48,18 +49,19 @@ func (s *scanner) decoded() string {
 	if s.err != nil || bytes.IndexByte(raw, '\\') < 0 {
 		return string(raw)
 	}
-	var out []byte
-	for len(raw) > 0 {
-		if raw[0] != '\\' {
-			out = append(out, raw[0])
-			raw = raw[1:]
-			continue
+	var out strings.Builder
+	out.Grow(len(raw)) // no escape is shorter than what it means
+	for {
+		n := bytes.IndexByte(raw, '\\')
+		if n < 0 {
+			out.Write(raw)
+			return out.String()
 		}
-		r, n := unescape(raw)
-		out = utf8.AppendRune(out, r)
-		raw = raw[n:]
+		out.Write(raw[:n])
+		r, width := unescape(raw[n:])
+		out.WriteRune(r)
+		raw = raw[n+width:]
 	}
-	return string(out)
 }
 
 // rawString consumes a string, checks it, and returns what stands between its
