@@ -211,9 +211,10 @@ type Limits struct {
 type Timeouts struct {
 	// Connect is the time to open a connection.
 	Connect Duration `yaml:"connect"`
-	// FirstByte is the time from the request to the first byte of its answer. An
-	// overloaded engine queues for minutes, and an answer that does not stream is
-	// generated whole before its first byte.
+	// FirstByte is the time from the request to the first byte of its answer, which
+	// an announcement or a sign of life is not. An overloaded engine queues for
+	// minutes, and an answer that does not stream is generated whole before its
+	// first byte.
 	FirstByte Duration `yaml:"first_byte"`
 	// StreamIdle is the longest silence within a started stream.
 	StreamIdle Duration `yaml:"stream_idle"`

@@ -225,8 +225,8 @@ func (l *Lease) Target() Target {
 	return Target{Base: s.base, Rank: l.rank(), Key: s.key, info: s.last.Info, served: served}
 }
 
-// FirstByte says that the answer's body began, an error's excepted that Failed
-// was told of.
+// FirstByte says that the answer itself began, so that its prompt has been read: not
+// its announcement, and not an error that Failed was told of.
 func (l *Lease) FirstByte() {
 	p := l.p
 	p.mu.Lock()

@@ -51,7 +51,7 @@ type exchange struct {
 	// others are further models that may have the stored response asked for.
 	others []backend
 
-	heard bool // the answer's body began, of the attempt in force
+	begun bool // the answer of the attempt in force began, and not just its announcement
 	// Limits on silence: of the client within its body, of the engine within its
 	// answer, of the client that takes no more of it.
 	sending, hearing, taking renewed
@@ -310,7 +310,7 @@ func (x *exchange) retry(cause error) error {
 // attempt sends the request to the lease's target and returns when the answer's
 // head is in.
 func (x *exchange) attempt() (*upstream.Answer, error) {
-	x.heard, x.hearing = false, renewed{}
+	x.begun, x.hearing = false, renewed{}
 	x.trace.Attempt(x.rec.Decision)
 	target, model := x.lease.target(x.asked())
 	body := x.body
@@ -354,20 +354,24 @@ func (r *renewed) due(limit time.Duration) (until time.Time, due bool) {
 
 // read reads an answer's body.
 func (x *exchange) read(a *upstream.Answer, p []byte) (int, error) {
-	if x.heard {
+	if x.begun {
 		if until, due := x.hearing.due(x.h.limits.Idle); due {
 			a.SetReadDeadline(until)
 		}
 	}
 	n, err := a.Read(p)
 	if n > 0 {
-		if !x.heard {
-			x.heard = true
-			x.lease.FirstByte()
-		}
 		x.lease.Progress()
 	}
 	return n, err
+}
+
+// begin tells that the answer itself has begun: its prompt has been read.
+func (x *exchange) begin() {
+	if !x.begun {
+		x.begun = true
+		x.lease.FirstByte()
+	}
 }
 
 // why tells the reason behind an attempt's error: when the client leaves or the

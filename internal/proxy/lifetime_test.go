@@ -301,11 +301,57 @@ func TestAnEngineThatNeverAnswersTimesOut(t *testing.T) {
 }
 
 func TestAStreamThatFallsSilentIsFailed(t *testing.T) {
-	begin := scripts["/v1/messages"].events[0]
+	begin := strings.Join(scripts["/v1/messages"].events[:2], "")
 	inBubble(t, Limits{Idle: 20 * time.Second}, silent(begin), func(t *testing.T, g *gateway) {
 		start := time.Now()
 		failed(t, "/v1/messages", g.post(t, "/v1/messages", strings.ReplaceAll(messagesBody, "claude-x", "m")), begin)
 		if d := time.Since(start); d < 20*time.Second || d > 20*time.Second+renewal {
+			t.Errorf("after %v", d)
+		}
+		if rec := g.record(t); rec.Outcome != EngineError || rec.Error != errSilent.Error() {
+			t.Errorf("record: %+v", rec)
+		}
+	})
+}
+
+// Engines announce an answer, and keep its stream alive, before they have read its
+// prompt: how long that takes must not be learned from it.
+func TestAnAnswerBeginsBehindItsAnnouncement(t *testing.T) {
+	for path, announced := range map[string]int{"/v1/chat/completions": 0, "/v1/messages": 1, "/v1/responses": 1} {
+		t.Run(strings.TrimPrefix(path, "/v1/"), func(t *testing.T) {
+			script := scripts[path]
+			var begun func() int
+			var before, after int
+			engine := func(w http.ResponseWriter, r *http.Request) {
+				streamed(append([]string{": keep-alive\n\n"}, script.events[:announced]...)...)(w, r)
+				before = begun()
+				streamed(script.events[announced])(w, r)
+				after = begun()
+				streamed(script.events[announced+1:]...)(w, r)
+			}
+			inBubble(t, Limits{}, engine, func(t *testing.T, g *gateway) {
+				begun = func() int {
+					synctest.Wait()
+					return g.model.leases[0].first
+				}
+				if got := g.post(t, path, strings.ReplaceAll(script.body, "claude-x", "m")); got.status != 200 || got.err != nil {
+					t.Errorf("%d %v", got.status, got.err)
+				}
+				if rec := g.record(t); rec.Outcome != OK || before != 0 || after != 1 {
+					t.Errorf("begun %d times with its announcement and %d with its first part: %+v", before, after, rec)
+				}
+			})
+		})
+	}
+}
+
+// The limit on the time to the answer holds until it begins.
+func TestAnAnnouncedAnswerThatDoesNotComeTimesOut(t *testing.T) {
+	script := scripts["/v1/responses"]
+	inBubble(t, Limits{FirstByte: time.Minute, Idle: 20 * time.Second}, silent(script.events[0]), func(t *testing.T, g *gateway) {
+		start := time.Now()
+		failed(t, "/v1/responses", g.post(t, "/v1/responses", script.body), script.events[0])
+		if d := time.Since(start); d != time.Minute {
 			t.Errorf("after %v", d)
 		}
 		if rec := g.record(t); rec.Outcome != EngineError || rec.Error != errSilent.Error() {

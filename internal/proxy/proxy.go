@@ -66,11 +66,12 @@ type Limits struct {
 	BodyStall time.Duration
 	// Connect bounds the connection to an engine. Default 3 s.
 	Connect time.Duration
-	// FirstByte bounds the wait for the first byte of an answer's body, queueing
-	// and prefill included, and the whole generation when the answer is not
-	// streamed. Default 30 minutes.
+	// FirstByte bounds the wait for the first byte of an answer, which an
+	// announcement of it is not, queueing and prefill included, and the whole
+	// generation when the answer is not streamed. Default 30 minutes.
 	FirstByte time.Duration
-	// Idle bounds the silence between two bytes of an answer. Default 5 minutes.
+	// Idle bounds the silence between two bytes of an answer from then on. Default 5
+	// minutes.
 	Idle time.Duration
 	// EngineIdle is how long an unused connection to an engine is kept. It must be
 	// less than the time after which the engine closes it, 5 s for vLLM. Default

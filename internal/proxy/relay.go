@@ -102,6 +102,11 @@ func (x *exchange) relayStream(a *upstream.Answer) error {
 		}
 		if events := read[:end]; end > 0 {
 			good := observer.Observe(events)
+			// Engines announce a response, and keep a stream alive, before they have
+			// read its prompt.
+			if observer.Began() || !x.route.api.Generates() {
+				x.begin()
+			}
 			aborted := observer.Ending() == llmapi.EndAborted
 			if aborted {
 				if !x.started {
@@ -216,6 +221,9 @@ func (x *exchange) relayRaw(a *upstream.Answer, head []byte) error {
 	buf := x.h.buffers.Get().(*[streamBuffer]byte)
 	defer x.h.buffers.Put(buf)
 	n, err := x.read(a, buf[:])
+	if n > 0 {
+		x.begin()
+	}
 	if head == nil && n == 0 && err != nil && err != io.EOF {
 		return x.broken(err)
 	}
@@ -339,7 +347,13 @@ type answerReader struct {
 	a *upstream.Answer
 }
 
-func (r answerReader) Read(b []byte) (int, error) { return r.x.read(r.a, b) }
+func (r answerReader) Read(b []byte) (int, error) {
+	n, err := r.x.read(r.a, b)
+	if n > 0 {
+		r.x.begin()
+	}
+	return n, err
+}
 
 func outcomeOf(status int) (Outcome, error) {
 	switch {

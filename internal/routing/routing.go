@@ -231,7 +231,7 @@ type Router interface {
 	// the in-flight count are one step. A request may be held: it is then open,
 	// and in flight nowhere, until it is dispatched, refused or finished.
 	Arrive(now time.Time, r Request) []Action
-	// FirstByte says that a request's answer began.
+	// FirstByte says that a request's answer began, so that its prompt has been read.
 	FirstByte(now time.Time, id RequestID)
 	// Retry says that a dispatched request's attempt failed before its first
 	// byte. The core releases it there and chooses a replica in a failure domain
