@@ -72,8 +72,10 @@ type Core struct {
 	claims     []*request    // by replica: who waits there, alone
 	agents     agents
 
-	tier   tier
-	shadow shadow
+	tier tier
+	// readsQuickly says that reading takes next to nothing.
+	readsQuickly bool
+	shadow       shadow
 
 	// bestState and among are what candidates answers; among is empty when that has to
 	// be worked out.

@@ -150,6 +150,7 @@ func reread(q *request, o Outcome) int64 { return min(q.lost, max(q.context-o.Ca
 func (c *Core) relearn() {
 	c.fitting = c.fewestPlaces()
 	c.judgeTier()
+	c.judgeReading()
 	c.gaps = c.learned.gaps.sorted()
 	c.hold = c.gaps.hold(c.seconds(int64(c.learned.need.or(0))) * float64(c.fitting))
 }

@@ -54,12 +54,44 @@ const (
 //     moment ago. A turn that has half its history at home waits a while for that.
 type patience struct{ affinity }
 
-// patient tells whether requests may be held: patience is the policy, and no tier
-// of the caches makes that needless. A request that must not wait is sent as
-// affinity sends it.
+// patient tells whether requests may be held: patience is the policy, and nothing
+// makes that needless. A request that must not wait is sent as affinity sends it.
 func (c *Core) patient() bool {
 	_, ok := c.policy.(patience)
-	return ok && !c.tier.serves
+	return ok && c.needless() == ""
+}
+
+// needless is why holding requests would win nothing, empty when it may.
+func (c *Core) needless() Why {
+	switch {
+	case c.tier.serves:
+		return TierServes
+	case c.readsQuickly:
+		return ReadsQuickly
+	}
+	return ""
+}
+
+// A wait saves at most the reading of a conversation. Where replicas would spend less
+// than quickShare of their time on reading if they read every conversation whole at
+// each turn, it is not worth it: an engine that is full has a queue of its own. It is
+// worth it again from slowShare on, so that the choice does not swing.
+const (
+	quickShare = 0.05
+	slowShare  = 0.10
+	// enoughRead is how many readings must have been measured for that.
+	enoughRead = 16
+)
+
+// judgeReading looks anew at whether reading takes next to nothing.
+func (c *Core) judgeReading() {
+	l := &c.learned
+	share := c.seconds(int64(l.need.or(0))) * float64(max(c.fitting, 1)) / l.place.or(math.Inf(1))
+	least := quickShare
+	if c.readsQuickly {
+		least = slowShare
+	}
+	c.readsQuickly = l.rate.samples >= enoughRead && l.place.samples >= enoughRead && share < least
 }
 
 // arrive chooses for a request that may have to wait; ok is false when it has to.

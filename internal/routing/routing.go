@@ -119,6 +119,7 @@ const (
 	NoSuchReplica Why = "no such replica"  // a pin out of range
 	QueueFull     Why = "queue full"       // as many wait as may, or one more would wait too long
 	TierServes    Why = "host-memory tier" // View.InsteadWhy
+	ReadsQuickly  Why = "quick reading"    // View.InsteadWhy
 	NoRoom        Why = "caches full"      // held: it fits on no replica beside what is there
 	HomeBusy      Why = "home busy"        // held: its history is at its home, where it does not fit now
 )

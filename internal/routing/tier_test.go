@@ -100,3 +100,45 @@ func TestATierMustFindWhatWasLost(t *testing.T) {
 		t.Errorf("%+v is known of a tier that is gone", f)
 	}
 }
+
+// Where reading takes next to nothing a wait saves nothing: patience decides as
+// affinity does, says so, and holds again when reading takes its time.
+func TestPatienceLeavesItToQuickReplicas(t *testing.T) {
+	b := newPatient(t, separate(1), 10_000)
+	next := 0
+	turns := func(n int, reading time.Duration) {
+		for range n {
+			next++
+			id, _ := b.open(sized(next, 8000))
+			b.pass(reading)
+			b.core.FirstByte(b.now, id)
+			b.pass(time.Second)
+			b.finish(id, complete(8000, 0, 10))
+		}
+		b.pass(time.Second)
+	}
+	check := func(when string, held bool) {
+		t.Helper()
+		next += 2
+		first, _ := b.open(sized(next-1, 8000))
+		second, a := b.try(sized(next, 8000))
+		if (a.Kind == Hold) != held {
+			t.Errorf("%s: %+v, want held to be %v", when, a, held)
+		}
+		if v := b.view(); held != (v.Instead == "") || !held && (v.Instead != "affinity" || v.InsteadWhy != ReadsQuickly) {
+			t.Errorf("%s: %q decides in place of patience because of %q", when, v.Instead, v.InsteadWhy)
+		}
+		b.finish(second, Outcome{})
+		b.finish(first, Outcome{})
+	}
+	turns(10, time.Millisecond)
+	check("little was measured", true)
+	turns(10, time.Millisecond)
+	check("quick", false)
+	turns(100, 70*time.Millisecond)
+	check("not slow enough", false)
+	turns(100, 500*time.Millisecond)
+	check("slow", true)
+	turns(100, 70*time.Millisecond)
+	check("not quick enough", true)
+}

@@ -115,8 +115,8 @@ func (c *Core) View(now time.Time) View {
 		Learned:    c.Learned(),
 		Shadow:     c.shadow.view(),
 	}
-	if _, ok := c.policy.(patience); ok && c.tier.serves {
-		v.Instead, v.InsteadWhy = "affinity", TierServes
+	if _, ok := c.policy.(patience); ok && !c.patient() {
+		v.Instead, v.InsteadWhy = "affinity", c.needless()
 	}
 	for i := range c.replicas {
 		r, held := c.replicas[i], c.homes.heldAt(i)

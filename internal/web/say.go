@@ -386,8 +386,11 @@ func decisionRowOf(e pool.Receipt, replicas int) decisionRow {
 
 // insteadBecause says why another policy decides than the one that was set.
 func insteadBecause(why routing.Why) string {
-	if why == routing.TierServes {
+	switch why {
+	case routing.TierServes:
 		return "the engines keep in host memory what their caches push out, so that waiting would win nothing"
+	case routing.ReadsQuickly:
+		return "reading a conversation again takes next to no time, so that waiting would win nothing"
 	}
 	return string(why)
 }
