@@ -325,6 +325,7 @@ func TestAnAnswerBeginsBehindItsAnnouncement(t *testing.T) {
 			engine := func(w http.ResponseWriter, r *http.Request) {
 				streamed(append([]string{": keep-alive\n\n"}, script.events[:announced]...)...)(w, r)
 				before = begun()
+				time.Sleep(time.Second) // the bubble's
 				streamed(script.events[announced])(w, r)
 				after = begun()
 				streamed(script.events[announced+1:]...)(w, r)
@@ -337,7 +338,7 @@ func TestAnAnswerBeginsBehindItsAnnouncement(t *testing.T) {
 				if got := g.post(t, path, strings.ReplaceAll(script.body, "claude-x", "m")); got.status != 200 || got.err != nil {
 					t.Errorf("%d %v", got.status, got.err)
 				}
-				if rec := g.record(t); rec.Outcome != OK || before != 0 || after != 1 {
+				if rec := g.record(t); rec.Outcome != OK || before != 0 || after != 1 || rec.TTFB != time.Second {
 					t.Errorf("begun %d times with its announcement and %d with its first part: %+v", before, after, rec)
 				}
 			})

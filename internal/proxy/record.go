@@ -48,9 +48,9 @@ type Record struct {
 	Waited  time.Duration
 	Status  int // as the client saw it; 499 when it left before that
 	Outcome Outcome
-	// TTFB runs from the request's arrival to the first byte of an answer's body
-	// sent to the client, keep-alives not counted; 0 when there was none. Duration
-	// runs to the end.
+	// TTFB runs from the request's arrival to the first byte of an answer sent to the
+	// client, its announcement and keep-alives not counted; 0 when there was none.
+	// Duration runs to the end.
 	TTFB, Duration    time.Duration
 	Usage             llmapi.Usage
 	BytesIn, BytesOut int64  // bodies

@@ -253,7 +253,7 @@ func (x *exchange) send(a *upstream.Answer, b []byte) bool {
 	if len(b) == 0 {
 		return true
 	}
-	if x.rec.TTFB == 0 {
+	if x.begun && x.rec.TTFB == 0 {
 		x.rec.TTFB = time.Since(x.rec.Time)
 	}
 	n, err := x.write(b)
