@@ -346,6 +346,15 @@ func TestAnAnswerBeginsBehindItsAnnouncement(t *testing.T) {
 	}
 }
 
+func TestAnEmptyAnswerBeginsAtItsEnd(t *testing.T) {
+	script := scripts["/v1/messages"].events
+	g := newGateway(t, Limits{}, fakeEngine(t, streamed(script[0], script[len(script)-2], script[len(script)-1])))
+	g.post(t, "/v1/messages", strings.ReplaceAll(messagesBody, "claude-x", "m"))
+	if rec := g.record(t); rec.Outcome != OK || rec.TTFB == 0 || g.model.leases[0].first != 1 {
+		t.Errorf("begun %d times: %+v", g.model.leases[0].first, rec)
+	}
+}
+
 // The limit on the time to the answer holds until it begins.
 func TestAnAnnouncedAnswerThatDoesNotComeTimesOut(t *testing.T) {
 	script := scripts["/v1/responses"]

@@ -103,8 +103,8 @@ func (x *exchange) relayStream(a *upstream.Answer) error {
 		if events := read[:end]; end > 0 {
 			good := observer.Observe(events)
 			// Engines announce a response, and keep a stream alive, before they have
-			// read its prompt.
-			if observer.Began() || !x.route.api.Generates() {
+			// read its prompt. An answer may also be empty.
+			if observer.Began() || observer.Ending() == llmapi.EndComplete || !x.route.api.Generates() {
 				x.begin()
 			}
 			aborted := observer.Ending() == llmapi.EndAborted
