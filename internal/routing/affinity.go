@@ -33,7 +33,7 @@ func (p affinity) choose(c *Core, q *query) choice {
 		return compared(c, p.spill(c, q), true, why)
 	}
 	full := c.pressure(q.home)
-	if full < float64(c.spillThreshold()) {
+	if full < float64(c.spillThreshold()) && !q.crowds {
 		return c.to(q.home)
 	}
 	// A replica with room has fewer. If none has room, the lightest is the one

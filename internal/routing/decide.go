@@ -23,6 +23,7 @@ func (c *Core) query(q *request) (query, Why) {
 	}
 	if q.conv != nil {
 		in.lastSpill, in.lastServer = int(q.conv.lastSpill), int(q.conv.lastServer)
+		in.crowds = q.conv.running >= autoSpillThreshold && c.threshold == 0 && c.patient()
 	}
 	in.tier, in.among = c.candidates(q.tried)
 	if len(in.among) == 0 {

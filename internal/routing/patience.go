@@ -99,7 +99,7 @@ func (c *Core) judgeReading() {
 func (p patience) arrive(c *Core, q *request, in *query) (ch choice, ok bool) {
 	if len(c.queue.waiters) == 0 {
 		// One that does not say how much it holds is full at the threshold.
-		if c.threshold == 0 && p.stays(c, in) && c.replicas[in.home].load.Capacity > 0 && c.fits(q, in.home) && c.warm(q, in.home) {
+		if c.threshold == 0 && !in.crowds && p.stays(c, in) && c.replicas[in.home].load.Capacity > 0 && c.fits(q, in.home) && c.warm(q, in.home) {
 			return c.to(in.home), true
 		}
 		ch = p.affinity.choose(c, in)

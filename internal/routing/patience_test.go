@@ -64,6 +64,27 @@ func started(t testing.TB, actions []Action) map[RequestID]int {
 	return at
 }
 
+// Many at once of one conversation do not all stay at a home where they fit, while
+// other replicas are idle.
+func TestManyAtOnceOfOneConversation(t *testing.T) {
+	b := newPatient(t, separate(3), 1_000_000)
+	b.serve(sized(0, 5000))
+	home := b.home(0).Replica
+	var ids []RequestID
+	for range 12 {
+		id, _ := b.open(sized(0, 5000))
+		ids = append(ids, id)
+	}
+	at := b.inFlight()
+	if rest := 12 - at[home]; at[home] != 8 || rest != 4 {
+		t.Errorf("in flight by replica: %v, want 8 at the home %d", at, home)
+	}
+	b.finishAll(ids)
+	if d := b.serve(sized(0, 5000)); d.Replica != home || d.Reason != Stayed {
+		t.Errorf("the next turn: %+v, want it at %d", d, home)
+	}
+}
+
 func TestAHomeOfUnknownSizeIsFullAtTheThreshold(t *testing.T) {
 	b := newPatient(t, separate(2), 0)
 	home := b.serve(turn(1)).Replica

@@ -59,7 +59,10 @@ type query struct {
 	home, extends, parent int
 	lastSpill             int // where the conversation spilled to last, None when it never did
 	lastServer            int // where an engine's balancer served it last, None when none did
-	tried                 []int
+	// crowds is set when the conversation alone has as much in flight as makes a
+	// home full where it is not known what fits: others should not lie idle then.
+	crowds bool
+	tried  []int
 	// among are the replicas that may be chosen, at least one, in index order,
 	// and all in state tier: a policy sees a worse state only when there is
 	// nothing better.

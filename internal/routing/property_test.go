@@ -41,8 +41,8 @@ type openRequest struct {
 	decision Decision
 	inForce  bool
 	held     bool
-	arrived  time.Time
-	counted  bool // by a decision
+	queued   time.Time // when it was last held
+	counted  bool      // by a decision
 	retried  bool
 	tried    map[int]bool
 	gone     bool // the replica that it is in flight on is removed
@@ -141,7 +141,7 @@ func (m *machine) arrive(t *rapid.T) {
 		m.checkRefusal(t, &openRequest{Request: r}, a)
 		return
 	}
-	q := &openRequest{Request: r, tried: map[int]bool{}, arrived: m.now}
+	q := &openRequest{Request: r, tried: map[int]bool{}}
 	m.open[r.ID] = q
 	if r.Key != (Key{}) {
 		v := m.known[r.Key]
@@ -170,7 +170,7 @@ func (m *machine) carryOut(t *rapid.T, actions []Action) {
 			if q.held || m.policy != "patience" || a.Position < 1 || a.Why == "" {
 				t.Fatalf("held under %s: %+v", m.policy, a)
 			}
-			q.held = true
+			q.held, q.queued = true, m.now
 		case a.Kind == Refuse:
 			q.held = false
 			m.checkRefusal(t, q, a)
@@ -178,8 +178,8 @@ func (m *machine) carryOut(t *rapid.T, actions []Action) {
 			if v := m.known[q.Key]; v != nil && v.evicted && a.Decision.Reason == Placed {
 				t.Fatalf("placed as a new conversation, though its home was removed: %+v", a.Decision)
 			}
-			if a.Decision.Waited != 0 && a.Decision.Waited != m.now.Sub(q.arrived) {
-				t.Fatalf("waited %v: %+v", m.now.Sub(q.arrived), a.Decision)
+			if a.Decision.Waited != 0 && a.Decision.Waited != m.now.Sub(q.queued) {
+				t.Fatalf("waited %v: %+v", m.now.Sub(q.queued), a.Decision)
 			}
 			q.held = false
 			if !q.counted || q.lost {
