@@ -300,25 +300,28 @@ func affinity(t *testing.T, b *box, p *tab) {
 
 // receipts: an opened one stays with its row, and so does the focus.
 func receipts(t *testing.T, b *box, p *tab) {
-	defer b.pause()() // so that the rows do not leave the table at once
-	p.visit("/models/" + model)
-	const rows = `[...document.querySelectorAll("[aria-labelledby=decisions] tbody tr")]`
-	decisions := b.Decisions(t)
-	latest := decisions[len(decisions)-1].RequestID
-	p.until("the latest decision", fmt.Sprintf(`%s[0].dataset.key.startsWith(%q)`, rows, latest)) // the page may have been a moment old
-	key := eval[string](p, `(() => { const d = document.querySelector("[aria-labelledby=decisions] details"); d.querySelector("summary").focus(); return d.closest("tr").dataset.key })()`)
-	p.press(kb.Enter)
-	where := fmt.Sprintf(`%s.findIndex((r) => r.dataset.key === %q)`, rows, key)
-	at := eval[int](p, where)
-	const more = 3
-	for range more {
-		res, err := b.ask(t.Context(), "receipts", map[string]any{"model": model, "max_tokens": 5, "messages": []message{{"user", "hello"}}})
+	defer b.pause()() // so that only what the test asks moves the row
+	ask := func(session string) {
+		t.Helper()
+		res, err := b.ask(t.Context(), session, map[string]any{"model": model, "max_tokens": 5, "messages": []message{{"user", "hello"}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		res.Body.Close()
 	}
-	p.until("the row to move down", fmt.Sprintf(`(%s) === %d`, where, at+more))
+	ask("first-turn") // is placed, which a turn that stays home is not: it has a receipt
+	decisions := b.Decisions(t)
+	latest := decisions[len(decisions)-1].RequestID
+	p.visit("/models/" + model)
+	const rows = `[...document.querySelectorAll("[aria-labelledby=decisions] tbody tr")]`
+	p.until("the latest decision", fmt.Sprintf(`%s[0].dataset.key.startsWith(%q)`, rows, latest)) // the page may have been a moment old
+	key := eval[string](p, `(() => { const row = `+rows+`[0]; row.querySelector("details summary").focus(); return row.dataset.key })()`)
+	p.press(kb.Enter)
+	const more = 3
+	for range more {
+		ask("receipts")
+	}
+	p.until("the row to move down", fmt.Sprintf(`%s.findIndex((r) => r.dataset.key === %q) === %d`, rows, key, more))
 	if open := eval[[]string](p, rows+`.filter((r) => r.querySelector("details[open]")).map((r) => r.dataset.key)`); !slices.Equal(open, []string{key}) {
 		t.Errorf("the receipts of %q are open, want %q", open, key)
 	}
