@@ -100,7 +100,10 @@ func (m *memory) gateway(t *testing.T, engine string, change func(*config.Config
 		t.Fatal(err)
 	}
 	t.Cleanup(g.close)
-	return g.awaitReady()
+	g.awaitReady()
+	// It may know its engines and not accept clients yet, which then hang in the dial.
+	g.send(http.MethodGet, g.URL()+"/health", nil)
+	return g
 }
 
 // bench runs a measurement and returns its results and what was printed.

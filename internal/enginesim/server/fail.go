@@ -16,10 +16,6 @@ func (s *Server) Fail(spec string) error {
 	if err != nil {
 		return err
 	}
-	return s.failNow(f)
-}
-
-func (s *Server) failNow(f failure) error {
 	if err := f.check(s.process().engine.ranks()); err != nil {
 		return err
 	}

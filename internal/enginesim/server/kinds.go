@@ -13,6 +13,7 @@ type kind struct {
 	keys     string // that it knows beside at, separated by spaces
 	help     string
 	defaults failure
+	cuts     bool // all connections, that of the request for it included
 
 	// steps are what happens to the process or a rank of it, and when.
 	steps func(*process, failure) []step
@@ -37,7 +38,7 @@ func kinds() []kind {
 				"and what is not done in time hangs until its client leaves.",
 		},
 		{
-			name: "restart", keys: "down ranks", steps: restartSteps, defaults: failure{down: 10 * time.Second},
+			name: "restart", keys: "down ranks", steps: restartSteps, cuts: true, defaults: failure{down: 10 * time.Second},
 			help: "The whole server is killed, with all connections, and comes back (10s later).",
 		},
 		{

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -51,9 +52,11 @@ func (s *Server) State() State {
 
 func (s *Server) simulation(w http.ResponseWriter, r *http.Request) {
 	reply := func(status int, v any) {
+		body, _ := json.Marshal(v) // fails for no value given below
 		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(v) // fails only when the client is gone
+		_, _ = w.Write(body) // fails only when the client is gone
 	}
 	switch r.Method + " " + r.URL.Path {
 	case "GET /sim/state":
@@ -61,13 +64,20 @@ func (s *Server) simulation(w http.ResponseWriter, r *http.Request) {
 	case "POST /sim/fail":
 		f, err := readFailure(r.Body)
 		if err == nil {
-			err = s.failNow(f)
+			err = f.check(s.process().engine.ranks())
 		}
-		if err != nil {
+		accept := func() { reply(http.StatusAccepted, map[string]string{"failure": f.spec}) }
+		switch {
+		case err != nil:
 			reply(http.StatusBadRequest, map[string]string{"error": err.Error()})
-			return
+		case f.kind.cuts:
+			accept()
+			_ = http.NewResponseController(w).Flush() // as above
+			s.begin(f)
+		default:
+			s.begin(f)
+			accept()
 		}
-		reply(http.StatusAccepted, map[string]string{"failure": f.spec})
 	default:
 		reply(http.StatusNotFound, map[string]string{"error": "the simulation has GET /sim/state and POST /sim/fail"})
 	}

@@ -80,6 +80,22 @@ func TestAbortedRequestsAreInTheMetrics(t *testing.T) {
 	})
 }
 
+// Who asks for a failure that cuts all connections is told so first.
+func TestAFailureThatCutsItsOwnConnectionIsAccepted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := serve(t, recorded(t))
+		for range 20 {
+			expect(t, "restart", n.ask(post("/sim/fail", `{"kind":"restart","down":"1s"}`), time.Second), `202 {"failure":"restart,down=1s"}`)
+			synctest.Wait()
+			if got := n.get("/health"); strings.HasPrefix(got, "200") {
+				t.Errorf("still there: %s", got)
+			}
+			time.Sleep(2 * time.Second)
+		}
+	})
+}
+
 func TestFailuresByRoute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
