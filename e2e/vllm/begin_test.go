@@ -10,8 +10,9 @@ import (
 	"lmwarden/e2e/internal/wardentest"
 )
 
-// vLLM announces a response before it has read its prompt. What the gateway shows as
-// the time to the first byte, and learns about reading, must not be that.
+// vLLM announces a response before it has read its prompt. That waits for the answer
+// itself, since another replica can answer until the client has it, and is not what
+// the gateway shows as the time to the first byte and learns about reading.
 func TestAnAnswerBeginsWhenItsPromptIsRead(t *testing.T) {
 	e := running(t)
 	g := policyGateway(t, e, "affinity")
@@ -36,6 +37,9 @@ func TestAnAnswerBeginsWhenItsPromptIsRead(t *testing.T) {
 		// To read 7,000 tokens takes longer than to write 8.
 		if shown < took/2 || shown > took {
 			t.Errorf("%s: shown is %v of %v", r, shown, took)
+		}
+		if first < shown || first > took {
+			t.Errorf("%s: the client had its first byte after %v, shown is %v", r, first, shown)
 		}
 	}
 }

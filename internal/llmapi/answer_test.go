@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -214,6 +215,42 @@ func TestStreamsTellTheIDOfTheirAnswer(t *testing.T) {
 		if o.Observe(s); o.ID() != string(want) || len(want) == 0 {
 			t.Errorf("%s: %q, want %q", name, o.ID(), want)
 		}
+	}
+}
+
+// An announcement is one as long as nothing else has come, and what is alive is no
+// longer only announced.
+func TestAnnouncements(t *testing.T) {
+	const ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n"
+	created := "event: response.created\ndata: {\"response\":{\"status\":\"queued\"}}\n\n"
+	started := "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n"
+	for _, tt := range []struct {
+		name   string
+		route  Route
+		events []string
+		want   []bool // behind each
+	}{
+		{"responses", RouteResponses, []string{created, strings.ReplaceAll(created, "created", "in_progress"), "event: response.output_item.added\ndata: {}\n\n"}, []bool{true, true, false}},
+		{"without event lines", RouteResponses, []string{`data: {"type":"response.created"}` + "\n\n"}, []bool{true}},
+		{"messages", RouteMessages, []string{started, "event: content_block_start\ndata: {}\n\n"}, []bool{true, false}},
+		{"ping", RouteMessages, []string{started, ping, started}, []bool{true, false, false}},
+		{"ping without an event line", RouteMessages, []string{started, `data: {"type":"ping"}` + "\n\n"}, []bool{true, false}},
+		{"comment", RouteResponses, []string{": keep-alive\n\n", created}, []bool{false, false}},
+		{"within an event", RouteChat, []string{chatDelta[:40], chatDelta[40:]}, []bool{true, false}},
+		{"empty answer", RouteResponses, []string{created, "event: response.completed\ndata: {}\n\n"}, []bool{true, false}},
+		{"error", RouteResponses, []string{created, "event: error\ndata: {}\n\n"}, []bool{true, false}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := NewObserver(tt.route)
+			var got []bool
+			for _, e := range tt.events {
+				o.Observe([]byte(e))
+				got = append(got, o.Announced())
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("%v, want %v", got, tt.want)
+			}
+		})
 	}
 }
 

@@ -88,6 +88,7 @@ type Observer struct {
 	known   bool
 	ending  Ending
 	began   bool
+	alive   bool // a comment or a ping was seen
 	stopped bool // messages: a stop reason was told
 }
 
@@ -113,6 +114,11 @@ func (o *Observer) Ending() Ending { return o.ending }
 // Began reports whether an event that carries a part of the answer was seen.
 // Comments, pings and the announcement of a response or message are none.
 func (o *Observer) Began() bool { return o.began }
+
+// Announced reports whether at most the announcement of a response or message was
+// seen: no part of it, no ending, and no comment or ping, which engines send so
+// that whoever waits learns that they are alive.
+func (o *Observer) Announced() bool { return !o.began && !o.alive && o.ending == EndNone }
 
 // Observe takes the next bytes of the stream. It returns how many of them stand
 // before the first event that showed an EndAborted or EndError: len(p) as a
@@ -153,6 +159,7 @@ func (o *Observer) Observe(p []byte) int {
 func (o *Observer) read(event []byte) {
 	name, data := parseEvent(event)
 	if len(data) == 0 {
+		o.alive = true
 		return
 	}
 	switch o.route {
@@ -203,7 +210,10 @@ func (o *Observer) readMessages(name, data []byte) {
 	case "content_block_start", "content_block_delta":
 		o.began = true
 		return
-	case "content_block_stop", "ping":
+	case "ping":
+		o.alive = true
+		return
+	case "content_block_stop":
 		return
 	}
 	f := o.frame(data)
@@ -213,6 +223,8 @@ func (o *Observer) readMessages(name, data []byte) {
 	switch string(name) {
 	case "content_block_start", "content_block_delta":
 		o.began = true
+	case "ping":
+		o.alive = true
 	case "message_delta":
 		// The usage of message_start is a first guess: no answer yet, and the
 		// cached part not told apart.

@@ -346,6 +346,35 @@ func TestAnAnswerBeginsBehindItsAnnouncement(t *testing.T) {
 	}
 }
 
+// What an engine sends to show that it is alive reaches the client while the prompt
+// is being read, and so does an announcement before it.
+func TestSignsOfLifeAreNotHeldBack(t *testing.T) {
+	const ping = "event: ping\ndata: {\"type\": \"ping\"}\n\n"
+	for _, sign := range []string{": keep-alive\n\n", ping} {
+		script := scripts["/v1/messages"].events
+		want := script[0] + sign
+		seen := make(chan bool)
+		g := newGateway(t, Limits{}, fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
+			streamed(want)(w, r)
+			<-seen
+			streamed(script[1:]...)(w, r)
+		}))
+		res, err := g.client.Post(g.url+"/v1/messages", "application/json", strings.NewReader(strings.ReplaceAll(messagesBody, "claude-x", "m")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(res.Body, got); err != nil || string(got) != want {
+			t.Errorf("%q, %v", got, err)
+		}
+		close(seen)
+		if rest, err := io.ReadAll(res.Body); err != nil || string(rest) != strings.Join(script[1:], "") {
+			t.Errorf("then %q, %v", rest, err)
+		}
+		res.Body.Close()
+	}
+}
+
 func TestAnEmptyAnswerBeginsAtItsEnd(t *testing.T) {
 	script := scripts["/v1/messages"].events
 	g := newGateway(t, Limits{}, fakeEngine(t, streamed(script[0], script[len(script)-2], script[len(script)-1])))
@@ -360,7 +389,9 @@ func TestAnAnnouncedAnswerThatDoesNotComeTimesOut(t *testing.T) {
 	script := scripts["/v1/responses"]
 	inBubble(t, Limits{FirstByte: time.Minute, Idle: 20 * time.Second}, silent(script.events[0]), func(t *testing.T, g *gateway) {
 		start := time.Now()
-		failed(t, "/v1/responses", g.post(t, "/v1/responses", script.body), script.events[0])
+		if got := g.post(t, "/v1/responses", script.body); got.status != 504 || got.header.Get(headerError) != "engine-timeout" {
+			t.Errorf("got %d %v %s", got.status, got.header, got.body)
+		}
 		if d := time.Since(start); d != time.Minute {
 			t.Errorf("after %v", d)
 		}

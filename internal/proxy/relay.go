@@ -19,6 +19,10 @@ import (
 // passes in parts.
 const streamBuffer = 8 << 10
 
+// announcementLimit bounds what is held back of a stream before its answer begins.
+// The announcement of a response repeats its instructions and tools.
+const announcementLimit = 256 << 10
+
 // wholeLimit bounds an answer that is read to its end before it is forwarded; a
 // longer one is forwarded as it comes.
 const wholeLimit = 32 << 20
@@ -77,7 +81,9 @@ func mediaType(contentType string) string {
 
 // relayStream forwards events as they come. Only complete events pass, and each
 // is looked at before it does: an engine that dies ends its other streams with
-// events that look like a regular end, and those must not reach the client.
+// events that look like a regular end, and those must not reach the client. An
+// announcement waits for what it announces: an engine sends it before it reads the
+// prompt, and until the client has it, another replica can still answer.
 func (x *exchange) relayStream(a *upstream.Answer) error {
 	x.streaming = true
 	observer := llmapi.NewObserver(x.route.api)
@@ -90,7 +96,7 @@ func (x *exchange) relayStream(a *upstream.Answer) error {
 	buf := x.h.buffers.Get().(*[streamBuffer]byte)
 	defer x.h.buffers.Put(buf)
 
-	var filtered []byte
+	var announcement, filtered []byte
 	held := 0 // bytes of an incomplete event at the front of buf
 	for {
 		n, err := x.read(a, buf[held:])
@@ -102,9 +108,7 @@ func (x *exchange) relayStream(a *upstream.Answer) error {
 		}
 		if events := read[:end]; end > 0 {
 			good := observer.Observe(events)
-			// Engines announce a response, and keep a stream alive, before they have
-			// read its prompt. An answer may also be empty.
-			if observer.Began() || observer.Ending() == llmapi.EndComplete || !x.route.api.Generates() {
+			if observer.Began() || observer.Ending() == llmapi.EndComplete { // it may be empty
 				x.begin()
 			}
 			aborted := observer.Ending() == llmapi.EndAborted
@@ -121,8 +125,12 @@ func (x *exchange) relayStream(a *upstream.Answer) error {
 			if stored && observer.Ending() == llmapi.EndComplete {
 				x.turn.Responded(observer.ID())
 			}
-			if !x.send(a, events) {
+			if !x.started && observer.Announced() && len(announcement)+len(events) <= announcementLimit {
+				announcement = append(announcement, events...)
+			} else if !x.send(a, announcement) || !x.send(a, events) {
 				return nil
+			} else {
+				announcement = nil
 			}
 			if aborted {
 				return x.broken(errAborted)

@@ -125,6 +125,47 @@ func TestFailureBeforeTheFirstByteIsRetriedElsewhere(t *testing.T) {
 	}
 }
 
+// An engine announces a response before it reads its prompt, which may take long: if
+// it dies in that time, another replica answers, with an announcement of its own.
+func TestAnAnnouncedAnswerIsMadeElsewhere(t *testing.T) {
+	script := scripts["/v1/responses"]
+	cancelled := "event: response.completed\ndata: {\"response\":{\"status\":\"cancelled\"}}\n\n"
+	long := func(size int) string {
+		return "event: response.created\ndata: {\"response\":{\"instructions\":\"" + strings.Repeat("x", size) + "\"}}\n\n"
+	}
+	for _, tt := range []struct {
+		name  string
+		sent  []string
+		again bool
+	}{
+		{"then cut", []string{long(10)}, true},
+		{"then aborted", []string{long(10), cancelled}, true},
+		{"in several reads", []string{long(100_000), strings.ReplaceAll(long(100_000), "created", "in_progress")}, true},
+		{"longer than is held", []string{long(announcementLimit)}, false},
+		{"then begun", []string{long(10), script.events[1]}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := newGateway(t, Limits{}, fakeEngine(t, streamed(tt.sent...)), fakeEngine(t, streamed(script.events...)))
+			got := g.post(t, "/v1/responses", script.body)
+			rec := g.record(t)
+			if !tt.again {
+				failed(t, "/v1/responses", got, strings.Join(tt.sent, ""))
+				if rec.Outcome != EngineError || rec.Attempts != 1 {
+					t.Errorf("record: %+v", rec)
+				}
+				return
+			}
+			if got.status != 200 || got.body != strings.Join(script.events, "") || got.err != nil {
+				t.Errorf("got %d %v %q", got.status, got.err, got.body)
+			}
+			if rec.Outcome != OK || rec.Attempts != 2 || rec.Decision.Replica != 1 {
+				t.Errorf("record: %+v", rec)
+			}
+			g.settled(t)
+		})
+	}
+}
+
 func TestAtMostThreeServersAreTried(t *testing.T) {
 	var n atomic.Int32
 	var engines []string

@@ -14,15 +14,18 @@ import (
 	"lmwarden/internal/llmapi"
 )
 
-// The engine writes an event only after the client has the one before.
+// The engine writes an event only after the client has the one before. Only an
+// announcement comes with what it announces.
 func TestEventsArriveOneByOne(t *testing.T) {
-	for path, script := range scripts {
+	for path, announced := range map[string]int{"/v1/chat/completions": 0, "/v1/messages": 1, "/v1/responses": 1} {
 		t.Run(strings.TrimPrefix(path, "/v1/"), func(t *testing.T) {
+			script := scripts[path]
+			parts := append([]string{strings.Join(script.events[:announced+1], "")}, script.events[announced+1:]...)
 			next := make(chan bool)
 			g := newGateway(t, Limits{}, fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
 				io.Copy(io.Discard, r.Body)
 				w.Header().Set("Content-Type", "text/event-stream")
-				for _, e := range script.events {
+				for _, e := range parts {
 					io.WriteString(w, e)
 					w.(http.Flusher).Flush()
 					<-next
@@ -33,7 +36,7 @@ func TestEventsArriveOneByOne(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer res.Body.Close()
-			for _, want := range script.events {
+			for _, want := range parts {
 				got := make([]byte, len(want))
 				if _, err := io.ReadFull(res.Body, got); err != nil {
 					t.Fatal(err)
@@ -303,7 +306,7 @@ func TestUnreadAnswersStream(t *testing.T) {
 // follows a part must still stand on its own.
 func TestEngineDiesWithinALargeEvent(t *testing.T) {
 	events := scripts["/v1/responses"].events
-	begin := events[0] + "event: response.output_text.delta\ndata: {\"delta\":\"" + strings.Repeat("x", 2*streamBuffer)
+	begin := strings.Join(events[:2], "") + "event: response.output_text.delta\ndata: {\"delta\":\"" + strings.Repeat("x", 2*streamBuffer)
 	seen := make(chan bool)
 	g := newGateway(t, Limits{}, rawEngine(t, func(_ int, c net.Conn, r *bufio.Reader) {
 		take(r)
@@ -315,7 +318,7 @@ func TestEngineDiesWithinALargeEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	first := make([]byte, len(events[0])+streamBuffer)
+	first := make([]byte, strings.LastIndex(begin, "event: ")+streamBuffer)
 	if _, err := io.ReadFull(res.Body, first); err != nil {
 		t.Fatal(err)
 	}
