@@ -47,7 +47,7 @@ func Serve(ctx context.Context, io IO, o ServeOptions, reload <-chan os.Signal) 
 	// The collector waits for as much garbage as there is live memory, which of a
 	// small heap means dozens of collections a second. It counts this array too,
 	// which takes no memory since nobody touches it.
-	ballast := make([]byte, 24<<20)
+	ballast := make([]byte, 8<<20)
 	defer runtime.KeepAlive(ballast)
 	return g.run(ctx, on, reload, func() (*config.Config, error) { return configure(o) })
 }

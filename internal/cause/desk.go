@@ -12,6 +12,8 @@ const (
 	// maxJobs is how much may wait at a Desk, maxBodies how many bytes of bodies.
 	maxJobs   = 8192
 	maxBodies = 32 << 20
+	// manyBodies is with how many bytes of bodies it begins at once.
+	manyBodies = 1 << 20
 	// workEvery is how long it waits at most: to wake a goroutine for each request
 	// would cost the request more than all else here.
 	workEvery = 50 * time.Millisecond
@@ -21,6 +23,7 @@ const (
 // of its own, so that no request waits for it. It is safe for concurrent use.
 type Desk struct {
 	book *Book
+	many chan struct{} // told that many bodies wait; has room for one word
 
 	mu     sync.Mutex
 	jobs   []job // guarded by mu
@@ -42,7 +45,7 @@ type job struct {
 }
 
 // NewDesk returns a desk with an empty book. Run does the work.
-func NewDesk() *Desk { return &Desk{book: NewBook()} }
+func NewDesk() *Desk { return &Desk{book: NewBook(), many: make(chan struct{}, 1)} }
 
 // Run works until ctx ends and what was asked for before is done. It is called once.
 func (d *Desk) Run(ctx context.Context) {
@@ -52,6 +55,7 @@ func (d *Desk) Run(ctx context.Context) {
 	for ended := false; !ended; {
 		select {
 		case <-tick.C:
+		case <-d.many:
 		case <-ctx.Done():
 			ended = true
 		}
@@ -106,5 +110,11 @@ func (d *Desk) ask(j job) bool {
 	}
 	d.bodies += len(j.body)
 	d.jobs = append(d.jobs, j)
+	if d.bodies > manyBodies {
+		select {
+		case d.many <- struct{}{}:
+		default:
+		}
+	}
 	return true
 }

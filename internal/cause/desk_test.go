@@ -2,6 +2,8 @@ package cause
 
 import (
 	"context"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -62,5 +64,39 @@ func TestADesk(t *testing.T) {
 		if len(told) != 3 || told[2] != "" {
 			t.Errorf("%d turns were judged at once", len(told)-2)
 		}
+	})
+}
+
+// Bodies that wait take memory, so where they are many they do not wait for the tick.
+func TestADeskBeginsAtOnceWithManyBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDesk()
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { d.Run(ctx) })
+		given := 0
+		read := func(size int) {
+			body := []byte(`{"messages":[{"role":"user","content":"` + strings.Repeat("a", size) + `"}]}`)
+			f, err := llmapi.Parse(llmapi.RouteChat, body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Read(Key{1}, f, body, func([]byte) { given++ })
+			synctest.Wait()
+		}
+		read(manyBodies / 2)
+		if given != 0 {
+			t.Error("one is many")
+		}
+		read(manyBodies / 2)
+		if given != 2 {
+			t.Errorf("%d of 2 were read", given)
+		}
+		read(manyBodies / 2)
+		if given != 2 {
+			t.Error("those that were read count still")
+		}
+		stop()
+		running.Wait()
 	})
 }

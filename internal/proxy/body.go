@@ -97,18 +97,19 @@ func (x *exchange) bodyFailure(err error) *failure {
 	return f
 }
 
-// Bodies of common sizes are lent in powers of two, so that their memory serves
-// one request after the other; larger ones get what they need.
+// Bodies of common sizes are lent in four sizes to a doubling, so that their memory
+// serves one request after the other; larger ones get what they need.
 const (
 	leastLent = 12 // 4 KiB
 	mostLent  = 20 // 1 MiB
+	lentSizes = 4*(mostLent-leastLent) + 1
 )
 
 // bodies lends memory for request bodies, up to a total. Safe for concurrent use.
 type bodies struct {
 	limit int64
 	lent  atomic.Int64
-	free  [mostLent - leastLent + 1]sync.Pool // of *[]byte, by size
+	free  [lentSizes]sync.Pool // of *[]byte, by size
 }
 
 var errFull = errors.New("the memory for request bodies is used up")
@@ -116,18 +117,14 @@ var errFull = errors.New("the memory for request bodies is used up")
 // lend returns a buffer with the bytes of old, which it takes back, and room for
 // size bytes in all. On an error it returns old.
 func (b *bodies) lend(old []byte, size int64) ([]byte, error) {
-	class := max(bits.Len64(uint64(max(size, 1)-1)), leastLent) - leastLent
-	pooled := class < len(b.free)
-	if pooled {
-		size = 1 << (class + leastLent)
-	}
+	size, free := b.sized(size)
 	if b.lent.Add(size) > b.limit {
 		b.lent.Add(-size)
 		return old, errFull
 	}
 	var buf []byte
-	if pooled {
-		if p, ok := b.free[class].Get().(*[]byte); ok {
+	if free != nil {
+		if p, ok := free.Get().(*[]byte); ok {
 			buf = *p
 		}
 	}
@@ -141,12 +138,25 @@ func (b *bodies) lend(old []byte, size int64) ([]byte, error) {
 
 // giveBack takes a buffer back, nil included; nobody may hold on to its bytes.
 func (b *bodies) giveBack(buf []byte) {
-	if cap(buf) == 0 {
+	n := int64(cap(buf))
+	if n == 0 {
 		return
 	}
-	b.lent.Add(-int64(cap(buf)))
-	if class := bits.Len(uint(cap(buf)-1)) - leastLent; class >= 0 && class < len(b.free) && bits.OnesCount(uint(cap(buf))) == 1 {
-		free := buf[:0] // buf itself would be allocated on every call
-		b.free[class].Put(&free)
+	b.lent.Add(-n)
+	if size, free := b.sized(n); free != nil && size == n {
+		empty := buf[:0] // buf itself would be allocated on every call
+		free.Put(&empty)
 	}
+}
+
+// sized returns the size of a buffer for n bytes, and where those of that size are
+// kept, nil for nowhere.
+func (b *bodies) sized(n int64) (size int64, free *sync.Pool) {
+	n = max(n, 1<<leastLent)
+	if n > 1<<mostLent {
+		return n, nil
+	}
+	quarter := bits.Len64(uint64(n-1)) - 3 // of the power of two below n, as a power of two
+	quarters := (n-1)>>quarter + 1         // 5 to 8
+	return quarters << quarter, &b.free[4*(quarter-(leastLent-3))+int(quarters)-8]
 }

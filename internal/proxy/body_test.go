@@ -71,7 +71,8 @@ func TestBodiesBeyondTheTotalAreRefused(t *testing.T) {
 	}
 }
 
-// What is lent has room, keeps the bytes, stays within the total, and adds up.
+// What is lent has room, keeps the bytes, wastes little, stays within the total, and
+// adds up.
 func TestLentMemoryAddsUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := bodies{limit: 4 << 20}
@@ -86,6 +87,9 @@ func TestLentMemoryAddsUp(t *testing.T) {
 				next, err := b.lend(held[i], size)
 				if err == nil && int64(cap(next)) < size || string(next) != string(held[i]) {
 					t.Fatalf("asked for %d: %d with room for %d, %v", size, len(next), cap(next), err)
+				}
+				if err == nil && int64(cap(next)) > max(size+size/4, 1<<leastLent) {
+					t.Fatalf("asked for %d, got room for %d", size, cap(next))
 				}
 				held[i] = append(next[:0], strings.Repeat(string(rune('a'+i)), rapid.IntRange(0, cap(next)).Draw(t, "fill"))...)
 			}
