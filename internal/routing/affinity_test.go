@@ -316,6 +316,35 @@ func TestAReplicaThatEmptiedSinceItsScrapeIsNotAvoidedAsFull(t *testing.T) {
 	}
 }
 
+// The same of requests whose rank the engine chose.
+func TestARankThatTheEnginesOwnRequestsLeftIsNotAvoidedAsFull(t *testing.T) {
+	for name, c := range map[string]struct {
+		running, leave int // on rank 0 as scraped; of the eight in all
+		want           int
+	}{
+		"all of them left":            {running: 4, leave: 8, want: 0},
+		"half of them left":           {running: 4, leave: 4, want: 0},
+		"none left":                   {running: 4, leave: 0, want: 1},
+		"others remain in the engine": {running: 200, leave: 8, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t, "affinity", ranks(2))
+			var chosen []RequestID
+			for range 8 {
+				id, _ := b.open(Request{Pin: None, Blind: []bool{true}})
+				chosen = append(chosen, id)
+			}
+			b.core.Observe(b.now, 0, Load{KVUsed: 0.95, Running: c.running, Capacity: 40000, Epoch: 1})
+			b.core.Observe(b.now, 1, Load{KVUsed: 0.05, Running: 4, Capacity: 40000, Epoch: 1})
+			b.finishAll(chosen[:c.leave])
+			b.fill(1, 1)
+			if d := b.serve(turn(1)); d.Replica != c.want {
+				t.Errorf("placed on %d, want %d: %+v", d.Replica, c.want, d.Candidates)
+			}
+		})
+	}
+}
+
 // A page is older than the look at it: what left in between is not counted as
 // others' requests, which would make the replica look full until the next page.
 func TestWhatLeftWhileThePageWasReadIsNotOthers(t *testing.T) {

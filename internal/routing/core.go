@@ -372,6 +372,7 @@ func (c *Core) Observe(now time.Time, replica int, l Load) {
 	// What left since the last scrape may still be in this one.
 	engine := l.Running + l.Waiting
 	r.seen = min(max(engine, r.inFlight), r.peak)
+	r.seenShare = c.servers[r.server].share()
 	if l.Epoch != r.load.Epoch {
 		r.warm = false
 		c.homes.clear(replica)
@@ -379,7 +380,7 @@ func (c *Core) Observe(now time.Time, replica int, l Load) {
 	r.load = l
 	r.observeKV()
 	c.slots = c.fewestSlots()
-	over := max(engine-r.peak-int(math.Ceil(c.servers[r.server].share())), 0)
+	over := max(engine-r.peak-int(math.Ceil(r.seenShare)), 0)
 	r.others, r.over, r.peak = min(over, r.over), over, r.inFlight
 }
 

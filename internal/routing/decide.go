@@ -278,7 +278,7 @@ func (c *Core) receipt(in *query, ch choice) []Candidate {
 		// Field by field: a composite literal is built aside and copied, which
 		// costs more than all else here.
 		to := &list[n]
-		to.Replica, to.InFlight, to.KVUsed = int32(i), int32(r.inFlight), float32(r.kvUsed())
+		to.Replica, to.InFlight, to.KVUsed = int32(i), int32(r.inFlight), float32(r.kvUsed(c.servers[r.server].share()))
 		to.LiveConversations, to.LiveTokens = int32(held.live), held.tokens()
 	}
 	return list

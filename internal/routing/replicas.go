@@ -15,10 +15,12 @@ type replica struct {
 	chosen   uint64  // Core.choices when it was last chosen
 	kv       float64 // load.KVUsed, NaN when it is not known or stale
 	seen     int     // of the requests sent there, those that its load includes
-	load     Load
-	observed time.Time
-	warm     bool // a turn was completed here in this epoch
-	served   counters
+	// seenShare is how many it had besides of those whose rank the engine chose.
+	seenShare float64
+	load      Load
+	observed  time.Time
+	warm      bool // a turn was completed here in this epoch
+	served    counters
 
 	committed int64 // tokens of the requests in flight, the shared prefix not counted
 	reading   int64 // those of them that are to be read before the first byte
@@ -51,16 +53,25 @@ func (r *replica) observeKV() {
 	}
 }
 
-// kvUsed is the share of the KV cache in use, NaN when no fresh scrape says it.
-// A scrape is up to a second old: requests that left since then took their part
-// with them, so a replica that has just emptied is not avoided as full. Requests
-// that reach the engine past the gateway are taken to be there still.
-func (r *replica) kvUsed() float64 {
-	if r.inFlight >= r.seen {
+// kvUsed is the share of the KV cache in use, NaN when no fresh scrape says it;
+// share is its server's. A scrape is up to a second old: requests that left since
+// then took their part with them, so a replica that has just emptied is not avoided
+// as full. Requests that reach the engine past the gateway are taken to be there
+// still.
+func (r *replica) kvUsed(share float64) float64 {
+	if r.inFlight >= r.seen && share >= r.seenShare {
 		return r.kv
 	}
-	past := max(r.load.Running+r.load.Waiting-r.seen, 0)
-	return r.kv * float64(r.inFlight+past) / float64(r.seen+past)
+	return r.kvLeft(share)
+}
+
+func (r *replica) kvLeft(share float64) float64 {
+	seen, past := float64(r.seen), float64(max(r.load.Running+r.load.Waiting-r.seen, 0))
+	if seen+past == 0 {
+		return r.kv
+	}
+	left := max(seen-float64(r.inFlight), 0) + max(min(past, r.seenShare)-share, 0)
+	return r.kv * (seen + past - left) / (seen + past)
 }
 
 // pressure is the number of requests in flight on a replica: those the core
