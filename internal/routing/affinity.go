@@ -134,7 +134,7 @@ func (s *standing) fill(c *Core, i int, by *scale) {
 	r, held := c.replicas[i], &c.homes.held[i]
 	share := c.servers[r.server].share()
 	s.replica, s.chosen = i, r.chosen
-	s.pressure, s.kv = float64(r.inFlight)+share, r.kvUsed(share)
+	s.pressure, s.kv = r.pressure(share), r.kvUsed(share)
 	s.room = s.pressure < by.full && !(s.kv >= nearlyFull)
 	s.context, s.live = int64(held.weight(by.perToken)+0.5), held.live
 }

@@ -62,10 +62,6 @@ func (r *replica) kvUsed(share float64) float64 {
 	if r.inFlight >= r.seen && share >= r.seenShare {
 		return r.kv
 	}
-	return r.kvLeft(share)
-}
-
-func (r *replica) kvLeft(share float64) float64 {
 	seen, past := float64(r.seen), float64(max(r.load.Running+r.load.Waiting-r.seen, 0))
 	if seen+past == 0 {
 		return r.kv
@@ -77,9 +73,11 @@ func (r *replica) kvLeft(share float64) float64 {
 // pressure is the number of requests in flight on a replica: those the core
 // sent there, and an even share of those whose rank the engine chose.
 func (c *Core) pressure(i int) float64 {
-	s := c.servers[c.replicas[i].server]
-	return float64(c.replicas[i].inFlight) + s.share()
+	r := c.replicas[i]
+	return r.pressure(c.servers[r.server].share())
 }
+
+func (r *replica) pressure(share float64) float64 { return float64(r.inFlight) + share }
 
 // share is the part of the unplaced requests that falls on each replica.
 func (s *server) share() float64 {

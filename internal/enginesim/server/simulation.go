@@ -75,7 +75,7 @@ func (s *Server) simulation(w http.ResponseWriter, r *http.Request) {
 			_ = http.NewResponseController(w).Flush() // as above
 			s.begin(f)
 		default:
-			s.begin(f)
+			s.begin(f) // true: what answers runs
 			accept()
 		}
 	default:
